@@ -1,0 +1,61 @@
+# Needs python3 (3.11 or newer) and make; everything else goes into .venv.
+
+PYTHON ?= python3
+BIN := .venv/bin
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+.DEFAULT_GOAL := help
+.NOTPARALLEL:
+.PHONY: help book test check test-slow lab bench pins clean distclean
+
+help: ## this list
+	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 18
+
+book: .venv/ready-book ## run the chapters and build the book (only what changed)
+	@$(BIN)/python tools/build_book.py
+
+test: check book ## lint, types, and the quick tests, with the book they look at
+	$(BIN)/pytest -m "not slow"
+
+check: .venv/ready-test ## lint, format and types only
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+test-slow: .venv/ready-test ## the tests that take minutes each
+	$(BIN)/pytest -m slow
+
+lab: .venv/ready-lab ## JupyterLab on the chapters (right-click a page, Open With, Notebook)
+	$(BIN)/jupyter lab --notebook-dir=. chapters
+
+bench: .venv/ready-bench ## speed and size, beside other libraries
+	$(BIN)/python tools/bench.py
+
+pins: ## resolve everything afresh and write constraints.txt
+	rm -rf .venv
+	@$(MAKE) --no-print-directory .venv/made
+	$(BIN)/pip install -q -e '.[book,test,lab,bench]'
+	$(BIN)/python tools/pin.py
+
+clean: ## remove what was built
+	rm -rf _build .pytest_cache .mypy_cache .ruff_cache .hypothesis
+
+distclean: clean ## remove the environment too
+	rm -rf .venv
+
+# ---- the environment: one venv, into which each job's extras go once ----
+
+.venv/made:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "unseen needs Python 3.11 or newer, and $(PYTHON) is %d.%d: install one and name it, as in make book PYTHON=python3.12" % sys.version_info[:2])'
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { echo "$(PYTHON) has no venv module: install it (Debian and Ubuntu: apt-get install python3-venv)" >&2; exit 1; }
+	$(PYTHON) -m venv .venv
+	@touch $@
+
+.venv/ready-book: extras := book
+.venv/ready-test: extras := book,test
+.venv/ready-lab: extras := book,lab
+.venv/ready-bench: extras := bench
+.venv/ready-%: .venv/made pyproject.toml constraints.txt
+	@echo "Setting up .venv for: $(extras) (the first time takes minutes and about 2 GB)"
+	$(BIN)/pip install -q -c constraints.txt -e '.[$(extras)]'
+	@touch $@

@@ -1,0 +1,186 @@
+"""The command line: ``unseen`` or ``python -m unseen_lib``."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import shutil
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+
+from unseen_lib import __version__
+from unseen_lib.errors import CheckpointError, ConfigError
+from unseen_lib.experiments import (
+    POLICIES,
+    SCALES,
+    SCENARIOS,
+    current_scale,
+    measurement,
+    preset,
+    product,
+    record,
+    recorded_grids,
+    run_grid,
+    run_name,
+)
+from unseen_lib.records import load_grid, record_of, recorded_folder, save_record
+from unseen_lib.training import NonFiniteLoss, choose_device, train
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command. Returns the exit status: 0 if all went well, 1 if a run failed, 2 if it could not start."""
+    options = _parser().parse_args(arguments)
+    try:
+        status: int = options.run(options)
+        return status
+    except ConfigError as error:
+        print(f"unseen: {error}", file=sys.stderr)
+        return 2
+    except (CheckpointError, NonFiniteLoss) as error:
+        print(f"unseen: {error}", file=sys.stderr)
+        return 1
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="unseen", description="Transformers that reason with names they never saw."
+    )
+    parser.add_argument("--version", action="version", version=f"unseen {__version__}")
+    commands = parser.add_subparsers(required=True, metavar="command")
+
+    one = commands.add_parser("train", help="train one model and print how it reasons")
+    one.add_argument("--scale", choices=SCALES, default=None, help="default: UNSEEN_SCALE, or cpu")
+    one.add_argument("--names", type=int, help="number of names that training uses")
+    one.add_argument("--policy", choices=POLICIES, default="trainable", help="what happens to the embeddings")
+    one.add_argument("--copy", action="store_true", help="add copy attention")
+    one.add_argument("--seed", type=int, default=0)
+    one.add_argument("--steps", type=int, help="other than the scale's own")
+    one.add_argument("--folder", type=Path, help="keep checkpoints here and go on from the last one")
+    one.add_argument("--device", help="cpu, cuda, cuda:1 …; chosen if left out")
+    one.add_argument("--out", type=Path, help="write the run's record (JSON) to this file")
+    one.set_defaults(run=_train)
+
+    many = commands.add_parser("grid", help="train a grid over seeds, in processes side by side")
+    many.add_argument("folder", type=Path, help="one JSON file a run; finished runs are not repeated")
+    many.add_argument("--scale", choices=SCALES, default=None, help="default: UNSEEN_SCALE, or cpu")
+    many.add_argument("--names", type=int, nargs="+", help="default: the scale's diversities")
+    many.add_argument("--policy", choices=POLICIES, nargs="+", default=["trainable"])
+    many.add_argument("--copy", choices=("no", "yes", "both"), default="no")
+    many.add_argument("--seeds", type=int, default=5, help="how many, counted from 0")
+    many.add_argument("--steps", type=int)
+    many.add_argument("--processes", type=int)
+    many.set_defaults(run=_grid)
+
+    again = commands.add_parser("record", help="record a grid that the book shows, where runs are missing")
+    again.add_argument("name", nargs="?", help=f"one of {', '.join(recorded_grids())}; without it, a list")
+    again.add_argument("--processes", type=int)
+    again.set_defaults(run=_record)
+
+    doctor = commands.add_parser("doctor", help="say what this machine can run")
+    doctor.set_defaults(run=lambda options: _doctor())
+    return parser
+
+
+def _train(options: argparse.Namespace) -> int:
+    config = preset(
+        options.scale,
+        names=options.names,
+        policy=options.policy,
+        copy=options.copy,
+        seed=options.seed,
+        steps=options.steps,
+    )
+    run = train(config, measure=measurement(config), folder=options.folder, device=options.device)
+    print(f"{run_name(config)}: {run.seconds:.0f} s, {run.tokens_per_second:,.0f} tokens/s")
+    print(f"{'problems':<14}{'whole proofs':>14}{'answers':>10}   (answers by chance: 0.50)")
+    for scenario in SCENARIOS:
+        result = run.curve[-1][scenario]
+        print(f"{scenario:<14}{result['proof_validity']:>14.2f}{result['answer_accuracy']:>10.2f}")
+    rows = run.curve[-1]["rows"]
+    print(
+        f"mean pairwise cosine of rows: seen {rows['seen']['cosine']:.3f}, unseen {rows['unseen']['cosine']:.3f}"
+    )
+    if options.out:
+        save_record(record_of(run), options.out)
+    return 0
+
+
+def _grid(options: argparse.Namespace) -> int:
+    configs = product(
+        options.scale or current_scale(),
+        policies=options.policy,
+        copies={"no": [False], "yes": [True], "both": [False, True]}[options.copy],
+        names=options.names,
+        seeds=range(options.seeds),
+        steps=options.steps,
+    )
+    return _report(run_grid(configs, options.folder, processes=options.processes), options.folder)
+
+
+def _record(options: argparse.Namespace) -> int:
+    if options.name is None:
+        for name, configs in recorded_grids().items():
+            there = len(list((recorded_folder() / name).glob("*.json")))
+            print(f"{name:<12}{there:>4} of {len(configs)} runs recorded")
+        return 0
+    return _report(record(options.name, processes=options.processes), recorded_folder() / options.name)
+
+
+def _report(failed: object, folder: Path) -> int:
+    if failed:
+        print(f"failed, and not recorded: {json.dumps(failed, indent=2)}", file=sys.stderr)
+    print(f"{len(load_grid(folder.name, folder.parent))} runs in {folder}")
+    return 1 if failed else 0
+
+
+def _doctor() -> int:
+    """Print what is here, and what will not work here and why."""
+    device, dtype, reason = choose_device()
+    free = shutil.disk_usage(".").free / 1e9
+    print(f"python   {platform.python_version()} on {platform.system()} {platform.machine()}")
+    print(f"torch    {torch.__version__}, {torch.get_num_threads()} CPU threads")
+    print(f"device   {device}, {str(dtype).removeprefix('torch.')}: {reason}")
+    print(f"memory   {_memory()}; disk {free:.0f} GB free")
+    print(f"scale    {os.environ.get('UNSEEN_SCALE', 'cpu')} (set UNSEEN_SCALE to change it)")
+    problems = _what_will_not_work(free)
+    for problem in problems:
+        print(f"note     {problem}")
+    if not problems:
+        print("All scales run here.")
+    return 0
+
+
+def _memory() -> str:
+    if torch.cuda.is_available():
+        return f"{torch.cuda.get_device_properties(0).total_memory / 1e9:.0f} GB on the GPU"
+    if hasattr(os, "sysconf") and "SC_PHYS_PAGES" in os.sysconf_names:
+        return f"{os.sysconf('SC_PHYS_PAGES') * os.sysconf('SC_PAGE_SIZE') / 1e9:.0f} GB"
+    return "unknown on this system"
+
+
+def _what_will_not_work(free_gb: float) -> list[str]:
+    notes = []
+    if not torch.cuda.is_available():
+        notes.append(
+            "UNSEEN_SCALE=gpu and paper will not finish here in reasonable time: torch sees no CUDA GPU"
+        )
+        if torch.version.cuda:
+            notes.append(
+                "torch was built for CUDA, so a driver is missing; the CPU build is smaller and does as well"
+            )
+    if not hasattr(torch.optim, "Muon"):
+        notes.append(
+            f"the cpu scale needs torch.optim.Muon, which came with torch 2.9; here is {torch.__version__}"
+        )
+    if free_gb < 3:
+        notes.append(f"make book needs about 3 GB for its environment, and {free_gb:.1f} GB are free")
+    return notes
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,124 @@
+"""Checks for the book's exercises: plain functions that look at the reader's own and say what they saw.
+
+A check takes what the reader wrote and raises `Wrong` with the first thing that is not right, or returns. The
+decorator `exercise` turns it into a function that never raises and returns a `Result`, printed as the last
+expression of a cell::
+
+    @exercise("0.1", "Double")
+    def check_double(double: Callable[..., Any]) -> None:
+        expect_equal(double(3), 6, "double(3)")
+
+On the page an exercise is a stub cell, which imports all it needs, raises ``NotImplementedError`` and ends in
+one line that calls the check; its solution is a Python block that runs right after the stub cell.
+``tests/test_exercises.py`` holds every page to that.
+"""
+
+from __future__ import annotations
+
+import functools
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+
+_TO_DO = "Replace the line that raises, and run the cell again."
+_PACKAGE = str(Path(__file__).parents[1])
+
+
+class Wrong(Exception):
+    """The answer is not right: the message says what is wrong, and where to look."""
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a check found; true in a condition exactly when the exercise is passed."""
+
+    exercise: str
+    title: str
+    status: Literal["passed", "wrong", "not done yet"]
+    message: str = ""
+
+    def __bool__(self) -> bool:
+        return self.status == "passed"
+
+    def __repr__(self) -> str:
+        heading = f"Exercise {self.exercise} ({self.title}): {self.status}."
+        return f"{heading}\n{self.message}" if self.message else heading
+
+
+def exercise(number: str, title: str) -> Callable[[Callable[..., None]], Callable[..., Result]]:
+    """Make a check of exercise ``number`` return a `Result`, whatever the reader's function does.
+
+    A check that ends without a word is passed; one that raises `Wrong` is wrong; ``NotImplementedError``
+    means that the stub still stands; any other exception is shown with the reader's line that raised it.
+    """
+
+    def decorate(check: Callable[..., None]) -> Callable[..., Result]:
+        @functools.wraps(check)
+        def checked(*answers: Any) -> Result:
+            try:
+                check(*answers)
+            except NotImplementedError:
+                return Result(number, title, "not done yet", _TO_DO)
+            except Wrong as wrong:
+                return Result(number, title, "wrong", str(wrong))
+            except Exception as error:  # whatever the reader's code raises is an answer too
+                return Result(number, title, "wrong", _describe(error))
+            return Result(number, title, "passed")
+
+        return checked
+
+    return decorate
+
+
+def expect_equal(got: object, wanted: object, call: str) -> None:
+    """Raise `Wrong` unless ``got``, which the reader's ``call`` returned, equals ``wanted``."""
+    _expect_something(got, call)
+    if type(got) is not type(wanted) or got != wanted:
+        raise Wrong(f"{call}\n  returned {_shown(got)}\n  expected {_shown(wanted)}")
+
+
+def expect_close(
+    got: object, wanted: torch.Tensor | np.ndarray | float, call: str, *, tolerance: float = 1e-5
+) -> None:
+    """Raise `Wrong` unless ``got`` has the shape and the values of ``wanted``.
+
+    A tensor, an array or a number may each stand for another; ``tolerance`` is relative and absolute.
+    """
+    _expect_something(got, call)
+    target = np.asarray(wanted.detach().cpu() if isinstance(wanted, torch.Tensor) else wanted)
+    try:
+        values = np.asarray(got.detach().cpu() if isinstance(got, torch.Tensor) else got, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise Wrong(f"{call}\n  returned {_shown(got)}\n  expected numbers of shape {target.shape}") from None
+    if values.shape != target.shape:
+        raise Wrong(f"{call}\n  returned shape {values.shape}\n  expected shape {target.shape}")
+    differs = ~np.isclose(values, target, rtol=tolerance, atol=tolerance)
+    if differs.any():
+        place = tuple(int(i) for i in np.argwhere(differs)[0])
+        at = f" at {list(place)}, the first of {differs.sum()} places that differ" if place else ""
+        raise Wrong(f"{call}\n  returned {values[place]:.6g}{at}\n  expected {target[place]:.6g}")
+
+
+def _expect_something(got: object, call: str) -> None:
+    if got is None:
+        raise Wrong(f"{call}\n  returned None: does the function end with a return?")
+
+
+def _shown(value: object) -> str:
+    """Sets in sorted order, so that the same answer always reads the same."""
+    if isinstance(value, set | frozenset) and value:
+        return "{" + ", ".join(sorted(map(repr, value))) + "}"
+    return repr(value)
+
+
+def _describe(error: Exception) -> str:
+    """The exception, and the last line outside this package that led to it."""
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith(_PACKAGE)]
+    where = f" at line {frames[-1].lineno}" if frames else ""
+    line = f":\n    {frames[-1].line}" if frames and frames[-1].line else ""
+    return f"Your code raised {type(error).__name__}{where} ({error}){line}"

@@ -1,0 +1,352 @@
+"""Named settings at four scales, what is measured of a run, and grids over seeds.
+
+The settings of the ``cpu`` scale were chosen by trial on 512 names and seed 0, looking at all-unseen problems
+with frozen embeddings; sizes there are tuned, all other names and seeds ran afterwards at the same settings.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Iterable, Mapping
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import replace
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from unseen_lib.collapse import functional_spread, logit_spread, mean_logit, measure_rows
+from unseen_lib.embeddings import EmbeddingPolicy
+from unseen_lib.errors import ConfigError
+from unseen_lib.evaluation import evaluate
+from unseen_lib.model import GPT, GPTConfig
+from unseen_lib.problems import IGNORE, SCENARIOS, Task, check_vocabulary, longest_sequence, sample_batch
+from unseen_lib.records import recorded_folder, record_of, save_record
+from unseen_lib.training import Measure, OptimizerConfig, TrainConfig, progress_bar, train
+from unseen_lib.vocabulary import Vocabulary
+
+SCALES = ("smoke", "cpu", "gpu", "paper")
+POLICIES = ("trainable", "frozen", "forgetting", "temporary")
+UNSEEN = 100  # held-out names at every scale but smoke, as in the paper
+TEST_SEED = 2026  # all runs are judged on the same problems
+
+
+# ---------------------------------------------------------------------------------------------- presets
+def current_scale() -> str:
+    """The scale that ``UNSEEN_SCALE`` names; ``cpu`` if it is not set. Raises ConfigError if it is unknown."""
+    return _known_scale(os.environ.get("UNSEEN_SCALE", "cpu"), "UNSEEN_SCALE")
+
+
+def _known_scale(scale: str, field: str = "scale") -> str:
+    if scale not in SCALES:
+        raise ConfigError(f"{field}={scale!r} is unknown; use one of {', '.join(SCALES)}")
+    return scale
+
+
+def diversities(scale: str | None = None) -> tuple[int, ...]:
+    """Numbers of training names compared at a scale. The paper's are 150, 600, 2400, 9600."""
+    scale = _known_scale(scale) if scale is not None else current_scale()
+    return {
+        "smoke": (8, 32),
+        "cpu": (32, 128, 512, 2048),
+        "gpu": (150, 600, 2400),
+        "paper": (150, 600, 2400, 9600),
+    }[scale]
+
+
+def preset(
+    scale: str | None = None,
+    *,
+    names: int | None = None,
+    policy: str | EmbeddingPolicy = "trainable",
+    copy: bool = False,
+    seed: int = 0,
+    steps: int | None = None,
+) -> TrainConfig:
+    """The settings of one run.
+
+    Parameters
+    ----------
+    scale : {"smoke", "cpu", "gpu", "paper"}, optional
+        By default what ``UNSEEN_SCALE`` says.
+    names : int, optional
+        Symbols that training uses, |P|; by default 512 (32 at ``smoke``, 2400 at ``gpu`` and ``paper``).
+    policy : str or EmbeddingPolicy
+        A name from ``POLICIES``, at the scale's own intervals, or a policy of your own.
+    copy : bool
+        Whether the model has copy attention.
+    seed : int
+        Of the initial weights, the problems and the resets.
+    steps : int, optional
+        Other than the scale's own; the schedule stretches with it.
+
+    Raises
+    ------
+    ConfigError
+        If the scale or policy is unknown or the parts do not fit.
+    """
+    scale = _known_scale(scale) if scale is not None else current_scale()
+    base = _BASES[scale](names, copy)
+    steps = steps if steps is not None else base.steps
+    chosen = policy if isinstance(policy, EmbeddingPolicy) else _policy(policy, scale, steps)
+    return replace(base, policy=chosen, seed=seed, steps=steps)
+
+
+def _policy(name: str, scale: str, steps: int) -> EmbeddingPolicy:
+    if name not in POLICIES:
+        raise ConfigError(f"policy={name!r} is unknown; use one of {', '.join(POLICIES)}")
+    if name in ("trainable", "frozen"):
+        return EmbeddingPolicy(name)
+    every = {"smoke": 10, "cpu": 50, "gpu": 100, "paper": 100}[scale]
+    rows = "symbols" if scale in ("smoke", "cpu") else "all"
+    until = None if name == "forgetting" else {"smoke": steps // 2, "cpu": steps // 2}.get(scale, steps // 5)
+    return EmbeddingPolicy("forgetting", every=every, until=until, rows=rows)
+
+
+# What the cpu scale changes against the paper, because without it a small model sits on a plateau where no
+# copying circuit forms: Muon, small output projections, a final gain that lets logits grow as large as at
+# width 1024, and a first layer that sees three tokens.
+_SMALL = {"output_scale": 0.25, "final_gain": 4.0, "local_window": 3, "copy_combine": "sum"}
+_QUICK = OptimizerConfig(
+    hidden="muon",
+    hidden_rate=0.01,
+    gain_rate=1e-3,
+    embedding_rate=5e-4,
+    schedule="stable_decay",
+    embedding_schedule="constant",
+    warmup_steps=50,
+    initial_factor=0.0,
+    final_factor=0.05,
+)
+
+
+def _smoke(names: int | None, copy: bool) -> TrainConfig:
+    vocabulary = Vocabulary("compact", 32 if names is None else names, 16)
+    model = GPTConfig(
+        vocabulary.size, width=32, layers=2, heads=2, mlp_width=32, context=64, copy=copy, **_SMALL
+    )
+    optimizer = replace(_QUICK, warmup_steps=5)
+    task = Task(family="chain", format="compact")
+    return TrainConfig(task, vocabulary, model, optimizer=optimizer, steps=40, batch_size=16)
+
+
+def _cpu(names: int | None, copy: bool) -> TrainConfig:
+    vocabulary = Vocabulary("compact", 512 if names is None else names, UNSEEN)
+    model = GPTConfig(
+        vocabulary.size,
+        width=64,
+        layers=3,
+        heads=2,
+        head_dim=64,
+        mlp_width=128,
+        context=64,
+        copy=copy,
+        **_SMALL,
+    )
+    task = Task(family="chain", format="compact")
+    return TrainConfig(task, vocabulary, model, optimizer=_QUICK, steps=1000, batch_size=64)
+
+
+def _gpu(names: int | None, copy: bool) -> TrainConfig:
+    """Between the two: the paper's task, format and optimizer, in a model that fits a quarter of an hour."""
+    vocabulary = Vocabulary("full", 2400 if names is None else names, UNSEEN)
+    task = Task(family="rule_priority", format="full", predicates=(4, 6), rules=(0, 10))
+    model = GPTConfig(
+        vocabulary.size,
+        width=384,
+        layers=6,
+        heads=6,
+        mlp_width=384,
+        context=longest_sequence(task),
+        copy=copy,
+    )
+    optimizer = OptimizerConfig(hidden_rate=1e-3, gain_rate=1e-3, embedding_rate=1e-3, warmup_steps=500)
+    return TrainConfig(task, vocabulary, model, optimizer=optimizer, steps=8000, batch_size=128)
+
+
+def _paper(names: int | None, copy: bool) -> TrainConfig:
+    vocabulary = Vocabulary("full", 2400 if names is None else names, UNSEEN)
+    task = Task(family="rule_priority", format="full")
+    model = GPTConfig(vocabulary.size, context=longest_sequence(task), copy=copy)
+    return TrainConfig(task, vocabulary, model, steps=50_000, batch_size=256)
+
+
+_BASES = {"smoke": _smoke, "cpu": _cpu, "gpu": _gpu, "paper": _paper}
+
+
+# ---------------------------------------------------------------------------------------------- what is measured
+def measurement(config: TrainConfig, *, problems: int = 256) -> Measure:
+    """The ``measure`` that the course trains with.
+
+    Its answers hold, for each scenario of ``SCENARIOS``, the fields of an evaluation; under ``rows`` the
+    measures of the ``seen`` rows, the ``unseen`` rows and of ``fresh`` rows, drawn as at the start; and under
+    ``suppression`` how far the mean logit of the unseen rows lies above that of the seen ones (nats). The
+    rows are compared by the features of the model on seen problems, where the loss looks.
+
+    Raises
+    ------
+    ConfigError
+        If the vocabulary has too few names for one of the scenarios.
+    """
+    for scenario in SCENARIOS:
+        check_vocabulary(config.task, config.vocabulary, scenario)
+    probe = sample_batch(
+        config.task,
+        config.vocabulary,
+        batch_size=problems,
+        seed=TEST_SEED,
+        index=0,
+        stream="test",
+        scenario="seen",
+    )
+    fresh = torch.randn(
+        config.vocabulary.unseen, config.model.width, generator=torch.Generator().manual_seed(TEST_SEED)
+    )
+    fresh = fresh / config.model.width**0.5
+
+    @torch.inference_mode()
+    def measure(model: GPT, step: int) -> dict[str, Any]:
+        device = model.embedding.device
+        answers: dict[str, Any] = {}
+        for scenario in SCENARIOS:
+            answers[scenario] = evaluate(
+                model,
+                config.task,
+                config.vocabulary,
+                scenario=scenario,
+                problems=problems,
+                seed=TEST_SEED,
+            ).to_dict()
+        features = model.features(probe.tokens.to(device))[probe.targets.to(device) != IGNORE].float().cpu()
+        rows = model.unembedding.detach().float().cpu()
+        groups = {
+            "seen": rows[list(config.vocabulary.seen_ids)],
+            "unseen": rows[list(config.vocabulary.unseen_ids)],
+            "fresh": fresh,
+        }
+        answers["rows"] = {name: row_measures(group, features) for name, group in groups.items()}
+        answers["suppression"] = answers["rows"]["unseen"]["logit"] - answers["rows"]["seen"]["logit"]
+        return answers
+
+    return measure
+
+
+def row_measures(rows: torch.Tensor, features: torch.Tensor) -> dict[str, float]:
+    """Every measure of the course of ``rows`` (N, D), read by ``features`` (M, D)."""
+    return {
+        **measure_rows(rows).to_dict(),
+        "functional_spread": functional_spread(rows, features),
+        "logit_spread": logit_spread(rows, features),
+        "logit": mean_logit(rows, features),
+    }
+
+
+# ---------------------------------------------------------------------------------------------- grids
+def run_name(config: TrainConfig) -> str:
+    """A file name that tells the runs of one grid apart."""
+    policy = config.policy.kind if config.policy.until is None else "temporary"
+    return f"{policy}-{'copy' if config.model.copy else 'plain'}-{config.vocabulary.seen}-seed{config.seed}"
+
+
+def product(
+    scale: str,
+    *,
+    policies: Iterable[str] = ("trainable",),
+    copies: Iterable[bool] = (False,),
+    names: Iterable[int] | None = None,
+    seeds: Iterable[int] = range(5),
+    steps: int | None = None,
+) -> list[TrainConfig]:
+    """All combinations, seed by seed, so that a grid cut short has whole rows rather than whole columns."""
+    names, policies, copies = list(names or diversities(scale)), list(policies), list(copies)
+    return [
+        preset(scale, names=number, policy=policy, copy=copy, seed=seed, steps=steps)
+        for seed in seeds
+        for policy in policies
+        for copy in copies
+        for number in names
+    ]
+
+
+def recorded_grids() -> dict[str, list[TrainConfig]]:
+    """The grids that the book shows, by the name of their folder."""
+    return {
+        "smoke": product("smoke", names=(32,), seeds=(0,)),
+        "baseline": product("cpu"),
+        "longer": product("cpu", names=(512,), seeds=range(3), steps=6000),
+    }
+
+
+def run_grid(
+    configs: Iterable[TrainConfig], folder: Path, *, processes: int | None = None, measure_points: int = 20
+) -> Mapping[str, str]:
+    """Train every config whose record is not in ``folder`` yet, each in a process of its own.
+
+    A finished run is on disk before the next begins, so a grid that is stopped goes on where it was. A run
+    that fails does not stop the others.
+
+    Parameters
+    ----------
+    folder : Path
+        One ``<run_name>.json`` a run.
+    processes : int, optional
+        By default one a CPU core, or a single one with a GPU.
+
+    Returns
+    -------
+    dict
+        The runs that failed, by name, and why.
+    """
+    missing = {run_name(config): config for config in configs}
+    missing = {name: config for name, config in missing.items() if not (folder / f"{name}.json").exists()}
+    if processes is None:
+        processes = 1 if torch.cuda.is_available() else os.cpu_count() or 1
+    failed: dict[str, str] = {}
+    # Spawned, not forked: a forked child inherits torch's thread pools in an unusable state.
+    with ProcessPoolExecutor(
+        max(1, processes), mp_context=get_context("spawn"), max_tasks_per_child=1
+    ) as pool:
+        runs = {
+            pool.submit(_run_one, config, folder / f"{name}.json", measure_points): name
+            for name, config in missing.items()
+        }
+        for done in progress_bar(as_completed(runs), f"{folder.name} grid", total=len(runs)):
+            try:
+                failed[runs[done]] = done.result()
+            except BrokenProcessPool as error:  # a worker was killed, say for want of memory
+                failed[runs[done]] = str(error)
+            if failed[runs[done]]:
+                print(f"{runs[done]} failed: {failed[runs[done]]}", file=sys.stderr, flush=True)
+    return {name: reason for name, reason in failed.items() if reason}
+
+
+def _run_one(config: TrainConfig, path: Path, measure_points: int) -> str:
+    """Train and record one run. Returns why it failed, in words, or "" if it did not.
+
+    Words, because an exception that cannot be rebuilt in the parent process would take the other runs with it.
+    """
+    every = max(1, config.steps // measure_points)
+    try:
+        run = train(config, measure=measurement(config), measure_every=every, progress=False)
+        save_record(record_of(run), path)
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    return ""
+
+
+def record(name: str, *, processes: int | None = None, folder: Path | None = None) -> Mapping[str, str]:
+    """Run the recorded grid ``name`` where it is missing. Returns the runs that failed, and why.
+
+    Raises
+    ------
+    ConfigError
+        If no grid has that name.
+    """
+    grids = recorded_grids()
+    if name not in grids:
+        raise ConfigError(f"grid {name!r} is unknown; recorded grids: {', '.join(grids)}")
+    return run_grid(grids[name], (folder or recorded_folder()) / name, processes=processes)

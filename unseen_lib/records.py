@@ -1,0 +1,214 @@
+"""The store of recorded runs: small JSON files that travel inside the wheel.
+
+One file is one run: its whole config, its curve, and where, when and with what it ran. The book draws its
+grids from these files; ``unseen record`` makes them again.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+import math
+import subprocess
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from importlib import resources
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from scipy import stats
+
+from unseen_lib import __version__
+from unseen_lib.checkpoint import replace_file
+from unseen_lib.errors import CheckpointError
+from unseen_lib.training import Run, TrainConfig, from_json, to_json
+
+FORMAT = "unseen-run-1"
+DIGITS = 5  # significant digits of a measured number in a file
+
+
+@dataclass(frozen=True)
+class Record:
+    """One finished run, without its weights.
+
+    Attributes
+    ----------
+    config : dict
+        The run's :class:`~unseen_lib.training.TrainConfig` as JSON data; :meth:`train_config` builds it.
+    curve : list of dict
+        One entry a measurement, the last at the end of training.
+    commit : str
+        The library's commit, with ``+`` behind it if there were changes on top; "" outside a checkout.
+    """
+
+    config: dict[str, Any]
+    curve: list[dict[str, Any]]
+    device: str
+    dtype: str
+    threads: int
+    seconds: float
+    tokens_per_second: float
+    peak_memory_mb: float | None
+    torch: str
+    library: str
+    commit: str
+    date: str
+    format: str = FORMAT
+
+    @property
+    def final(self) -> dict[str, Any]:
+        return self.curve[-1]
+
+    @property
+    def names(self) -> int:
+        """How many symbols training used."""
+        return int(self.config["vocabulary"]["seen"])
+
+    @property
+    def seed(self) -> int:
+        return int(self.config["seed"])
+
+    def train_config(self) -> TrainConfig:
+        return from_json(self.config)
+
+    def series(self, *path: str) -> tuple[list[int], list[float]]:
+        """Steps and values of one measured quantity, as ``series("rows", "unseen", "cosine")``."""
+        return [entry["step"] for entry in self.curve], [value_at(entry, path) for entry in self.curve]
+
+
+def value_at(entry: dict[str, Any], path: Sequence[str]) -> float:
+    """Follow ``path`` through a nested measurement. Raises KeyError naming what is there instead."""
+    value: Any = entry
+    for key in path:
+        if not isinstance(value, dict) or key not in value:
+            there = ", ".join(value) if isinstance(value, dict) else repr(value)
+            raise KeyError(f"{'/'.join(path)}: no {key!r} among {there}")
+        value = value[key]
+    return float(value)
+
+
+def record_of(run: Run) -> Record:
+    """What is worth keeping of ``run``."""
+    return Record(
+        config=to_json(run.config),
+        curve=_rounded(run.curve),
+        device=device_name(run.device),
+        dtype=run.dtype,
+        threads=run.threads,
+        seconds=round(run.seconds, 2),
+        tokens_per_second=round(run.tokens_per_second),
+        peak_memory_mb=round(run.peak_memory_mb) if run.peak_memory_mb else None,
+        torch=torch.__version__,
+        library=__version__,
+        commit=commit(),
+        date=datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d"),
+    )
+
+
+def device_name(device: str) -> str:
+    """``"cpu"``, or the GPU's own name."""
+    return torch.cuda.get_device_name() if device == "cuda" else device
+
+
+def commit() -> str:
+    """Short commit of the checkout this library is imported from; "" where there is none."""
+    command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty=+"]
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return ""
+
+
+def _rounded(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _rounded(part) for key, part in value.items()}
+    if isinstance(value, list):
+        return [_rounded(part) for part in value]
+    return float(f"{value:.{DIGITS}g}") if isinstance(value, float) and math.isfinite(value) else value
+
+
+# ---------------------------------------------------------------------------------------------- files
+def recorded_folder() -> Path:
+    """Where the recorded runs of the course lie."""
+    return Path(str(resources.files("unseen_lib"))) / "recorded"
+
+
+def save_record(record: Record, path: Path) -> None:
+    """Write ``record`` to ``path``, whole or not at all. Raises CheckpointError if it cannot."""
+    text = json.dumps(asdict(record), separators=(",", ":"), allow_nan=False)
+    replace_file(path, lambda unfinished: unfinished.write_text(text + "\n"), what="record")
+
+
+def load_record(path: Path) -> Record:
+    """Read one recorded run.
+
+    Raises
+    ------
+    CheckpointError
+        If the file is truncated or is something else. It is left as it is.
+    """
+    try:
+        data = json.loads(path.read_text())
+        record = Record(**data)
+    except (OSError, ValueError, TypeError) as error:
+        raise CheckpointError(f"{path} is not a whole recorded run ({error}); it is left as it is") from error
+    if record.format != FORMAT or not record.curve:
+        raise CheckpointError(
+            f"{path} has format={record.format!r} and {len(record.curve)} measurements; "
+            f"a recorded run has format={FORMAT!r} and at least one. It is left as it is"
+        )
+    return record
+
+
+def load_grid(name: str, folder: Path | None = None) -> list[Record]:
+    """All recorded runs of the grid ``name``, by names and seed.
+
+    Raises
+    ------
+    CheckpointError
+        If there are none, or one of them cannot be read.
+    """
+    folder = folder or recorded_folder()
+    paths = sorted((folder / name).glob("*.json"))
+    if not paths:
+        there = ", ".join(sorted(path.name for path in folder.glob("*") if path.is_dir())) or "none"
+        raise CheckpointError(f"no runs are recorded under {name!r}; recorded grids: {there}")
+    return sorted((load_record(path) for path in paths), key=lambda record: (record.names, record.seed))
+
+
+# ---------------------------------------------------------------------------------------------- over seeds
+class Interval(NamedTuple):
+    """Mean over runs with the two ends of its confidence interval."""
+
+    mean: float
+    low: float
+    high: float
+
+    def __str__(self) -> str:
+        return f"{self.mean:.2f} [{self.low:.2f}, {self.high:.2f}]"
+
+
+def interval(values: Iterable[float], level: float = 0.95) -> Interval:
+    """Student's t interval for the mean of a few runs.
+
+    It rests on the spread between seeds alone. Where all seeds agree exactly (a share of 0 or 1), it has no
+    width: then the number of seeds and of problems says more than the interval.
+
+    Raises
+    ------
+    ValueError
+        With fewer than two values: one run says nothing about the spread.
+    """
+    sample = list(values)
+    if len(sample) < 2:
+        raise ValueError(f"an interval needs at least two runs, and there are {len(sample)}")
+    mean = math.fsum(sample) / len(sample)
+    variance = math.fsum((value - mean) ** 2 for value in sample) / (len(sample) - 1)
+    half = float(stats.t.ppf((1 + level) / 2, len(sample) - 1)) * math.sqrt(variance / len(sample))
+    return Interval(mean, mean - half, mean + half)
+
+
+def final_interval(records: Iterable[Record], *path: str) -> Interval:
+    """:func:`interval` of one quantity at the end of training."""
+    return interval(value_at(record.final, path) for record in records)

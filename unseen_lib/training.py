@@ -1,0 +1,471 @@
+"""Train a model: one loop, exact resume, and a plain record of what happened.
+
+The loop does not know how a model is judged. Whoever calls :func:`train` may pass ``measure``, which is
+called at chosen steps and whose answers become the run's curve.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from tqdm import tqdm
+
+from unseen_lib.checkpoint import load_checkpoint, read_state, save_checkpoint
+from unseen_lib.embeddings import EmbeddingPolicy, apply_policy, embedding_matrices, set_trainable
+from unseen_lib.errors import CheckpointError, ConfigError
+from unseen_lib.model import GPT, GPTConfig
+from unseen_lib.problems import IGNORE, Batch, Task, check_vocabulary, longest_sequence, sample_batch
+from unseen_lib.vocabulary import Vocabulary
+
+HIDDEN_OPTIMIZERS = ("adamw", "muon")
+SCHEDULES = ("cosine", "stable_decay", "constant")
+CHECKPOINT = "checkpoint.safetensors"
+
+Measure = Callable[[GPT, int], dict[str, Any]]
+
+
+# ---------------------------------------------------------------------------------------------- configuration
+@dataclass(frozen=True)
+class OptimizerConfig:
+    """Learning rates and what goes with them. The defaults are the paper's (arXiv:2604.21632).
+
+    Parameters
+    ----------
+    hidden : {"adamw", "muon"}
+        What updates the matrices inside the blocks. Gains and W_E are always updated by AdamW.
+    hidden_rate, gain_rate, embedding_rate : float
+        Peak learning rates of the hidden matrices, the LayerNorm gains and W_E.
+    schedule, embedding_schedule : {"cosine", "stable_decay", "constant"}
+        What the rate does after the warm-up; W_E may have one of its own. ``stable_decay`` stays at the peak
+        and falls in a line over the last ``decay_share`` of the run. Both end at ``final_factor`` of the peak.
+    warmup_steps : int
+        Steps over which the rate rises in a line from ``initial_factor`` of the peak.
+    betas, eps : Adam's.
+    weight_decay : float
+        Decoupled decay of every matrix; gains are never decayed.
+    clip : float
+        Largest norm of the whole gradient.
+    """
+
+    hidden: str = "adamw"
+    hidden_rate: float = 1e-4
+    gain_rate: float = 1e-4
+    embedding_rate: float = 1e-4
+    schedule: str = "cosine"
+    embedding_schedule: str = "cosine"
+    warmup_steps: int = 2000
+    initial_factor: float = 0.1
+    final_factor: float = 0.1
+    decay_share: float = 0.3
+    betas: tuple[float, float] = (0.9, 0.98)
+    eps: float = 1e-9
+    weight_decay: float = 1e-3
+    clip: float = 1.0
+
+    def __post_init__(self) -> None:
+        if self.hidden not in HIDDEN_OPTIMIZERS:
+            raise ConfigError(f"hidden={self.hidden!r} is unknown; use one of {', '.join(HIDDEN_OPTIMIZERS)}")
+        for field in ("schedule", "embedding_schedule"):
+            if getattr(self, field) not in SCHEDULES:
+                raise ConfigError(
+                    f"{field}={getattr(self, field)!r} is unknown; use one of {', '.join(SCHEDULES)}"
+                )
+        for field in ("hidden_rate", "gain_rate", "embedding_rate", "clip", "eps"):
+            if not getattr(self, field) > 0:
+                raise ConfigError(f"{field}={getattr(self, field)} must be above 0")
+        if self.weight_decay < 0:
+            raise ConfigError(f"weight_decay={self.weight_decay} must be 0 or more")
+        if self.warmup_steps < 0:
+            raise ConfigError(f"warmup_steps={self.warmup_steps} must be 0 or more")
+        for field in ("initial_factor", "final_factor", "decay_share"):
+            if not 0 <= getattr(self, field) <= 1:
+                raise ConfigError(f"{field}={getattr(self, field)} must lie between 0 and 1")
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    """Everything that decides a run's final weights, apart from the machine.
+
+    Raises
+    ------
+    ConfigError
+        If the parts do not fit each other, before anything is trained.
+    """
+
+    task: Task
+    vocabulary: Vocabulary
+    model: GPTConfig
+    policy: EmbeddingPolicy = EmbeddingPolicy()
+    optimizer: OptimizerConfig = OptimizerConfig()
+    steps: int = 50_000
+    batch_size: int = 256
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for field in ("steps", "batch_size"):
+            if getattr(self, field) < 1:
+                raise ConfigError(f"{field}={getattr(self, field)} must be at least 1")
+        if self.seed < 0:
+            raise ConfigError(f"seed={self.seed} must be 0 or more")
+        check_vocabulary(self.task, self.vocabulary)
+        if self.model.vocab_size != self.vocabulary.size:
+            raise ConfigError(
+                f"vocab_size={self.model.vocab_size} does not fit the vocabulary, which has "
+                f"{self.vocabulary.size} words; use vocab_size={self.vocabulary.size}"
+            )
+        if self.model.context < longest_sequence(self.task):
+            raise ConfigError(
+                f"context={self.model.context} is too short for the task; its longest problem with its proof "
+                f"takes {longest_sequence(self.task)} tokens"
+            )
+
+
+@dataclass
+class Run:
+    """A trained model and what was seen on the way.
+
+    Attributes
+    ----------
+    curve : list of dict
+        One entry a measurement: ``step``, ``loss`` (exponential average of the training loss, nats) and
+        whatever ``measure`` returned.
+    seconds : float
+        Wall time of the training steps, measurements not counted; over all parts of a resumed run.
+    tokens : int
+        Tokens fed to the model, padding included.
+    device, dtype, reason : str
+        Where it ran and why there.
+    threads : int
+        CPU threads used.
+    peak_memory_mb : float or None
+        Largest resident memory of the whole process (CPU) or of the device's allocator (GPU), in MB.
+    """
+
+    config: TrainConfig
+    model: GPT
+    curve: list[dict[str, Any]]
+    seconds: float
+    tokens: int
+    device: str
+    dtype: str
+    reason: str
+    threads: int
+    peak_memory_mb: float | None
+
+    @property
+    def tokens_per_second(self) -> float:
+        return self.tokens / self.seconds if self.seconds else 0.0
+
+
+class NonFiniteLoss(RuntimeError):
+    """The loss or a gradient became infinite or not a number. ``step`` says when."""
+
+    def __init__(self, step: int, saved: Path | None) -> None:
+        where = f" The weights before that step are in {saved}." if saved else ""
+        super().__init__(
+            f"the loss or its gradient is not finite at step {step}, so the run stopped before that step "
+            f"changed any weight.{where} Try a lower learning rate or a longer warm-up."
+        )
+        self.step = step
+
+
+# ---------------------------------------------------------------------------------------------- pieces
+def choose_device(device: str | None = None) -> tuple[torch.device, torch.dtype, str]:
+    """Pick device and dtype once, with the reason in words.
+
+    The models of the course are small, so float32 costs little: bfloat16 is emulated on a T4, and float16
+    would need its loss scaled.
+    """
+    if device is None:
+        if torch.cuda.is_available():
+            name = torch.cuda.get_device_name()
+            return torch.device("cuda"), torch.float32, f"a GPU is here ({name}); float32 runs on all of them"
+        return torch.device("cpu"), torch.float32, "no CUDA GPU is here; float32 is what a CPU is fast at"
+    if device.startswith("cuda") and not torch.cuda.is_available():
+        raise ConfigError(f"device={device!r} was asked for, but torch sees no CUDA GPU; use 'cpu'")
+    return torch.device(device), torch.float32, "it was asked for"
+
+
+def schedule_factor(schedule: str, step: int, steps: int, config: OptimizerConfig) -> float:
+    """What the peak learning rate is multiplied by at ``step`` (counted from 0) of ``steps``."""
+    if step < config.warmup_steps:
+        return config.initial_factor + (1 - config.initial_factor) * (step + 1) / config.warmup_steps
+    if schedule == "constant":
+        return 1.0
+    if schedule == "cosine":
+        done = (step - config.warmup_steps) / max(1, steps - config.warmup_steps)
+        return config.final_factor + (1 - config.final_factor) * 0.5 * (1 + math.cos(math.pi * done))
+    left = (1 - step / steps) / config.decay_share if config.decay_share else 1.0
+    return min(1.0, max(config.final_factor, left))
+
+
+def build_optimizers(model: GPT, config: OptimizerConfig) -> list[torch.optim.Optimizer]:
+    """The optimizers of a run; every group carries its peak rate and its schedule."""
+    embeddings = {id(matrix) for matrix in embedding_matrices(model)}
+    hidden, gains, rows = [], [], []
+    for parameter in model.parameters():
+        if parameter.requires_grad:
+            group = rows if id(parameter) in embeddings else hidden if parameter.ndim == 2 else gains
+            group.append(parameter)
+
+    def group(
+        parameters: list[torch.nn.Parameter], rate: float, decay: float, schedule: str
+    ) -> dict[str, Any]:
+        return {"params": parameters, "lr": rate, "peak": rate, "weight_decay": decay, "schedule": schedule}
+
+    adamw = [group(gains, config.gain_rate, 0.0, config.schedule)]
+    if rows:
+        adamw.append(group(rows, config.embedding_rate, config.weight_decay, config.embedding_schedule))
+    hidden_group = group(hidden, config.hidden_rate, config.weight_decay, config.schedule)
+    if config.hidden == "adamw":
+        adamw.append(hidden_group)
+    # The fused kernel updates a whole group in one call, which at small widths is most of the cost.
+    optimizers: list[torch.optim.Optimizer] = [
+        torch.optim.AdamW(adamw, betas=config.betas, eps=config.eps, fused=True)
+    ]
+    if config.hidden == "muon":
+        # adjust_lr_fn="original" is Jordan's scale, max(1, rows / columns) ** 0.5.
+        optimizers.append(
+            torch.optim.Muon([hidden_group], momentum=0.95, nesterov=True, adjust_lr_fn="original")
+        )
+    return optimizers
+
+
+def loss_of(model: GPT, batch: Batch) -> torch.Tensor:
+    """Mean cross-entropy in nats over the reasoning and the answer; the question is masked out.
+
+    Only positions with a target are unembedded: most of a sequence is question, and the product with W_E is
+    the largest of a small model.
+    """
+    counted = batch.targets != IGNORE
+    return F.cross_entropy(model.unembed(model.features(batch.tokens)[counted]), batch.targets[counted])
+
+
+@contextmanager
+def cpu_threads(count: int) -> Iterator[None]:
+    """Run torch on ``count`` CPU threads, and give the caller its own number back."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+# ---------------------------------------------------------------------------------------------- the loop
+def train(
+    config: TrainConfig,
+    *,
+    measure: Measure | None = None,
+    measure_every: int | None = None,
+    folder: str | Path | None = None,
+    checkpoint_every: int = 250,
+    device: str | None = None,
+    threads: int | None = None,
+    progress: bool | None = None,
+) -> Run:
+    """Train ``config`` to its end, from its last checkpoint if ``folder`` holds one.
+
+    Parameters
+    ----------
+    measure : callable, optional
+        ``measure(model, step) -> dict``, called at step 0, every ``measure_every`` steps and at the end;
+        where a reset falls on the same step, just before it.
+    measure_every : int, optional
+        Defaults to a tenth of the run.
+    folder : path, optional
+        Where checkpoints go. Without one nothing is written.
+    checkpoint_every : int
+        Steps between checkpoints.
+    device : str, optional
+        For example ``"cpu"`` or ``"cuda"``; chosen by :func:`choose_device` if left out.
+    threads : int, optional
+        CPU threads. Defaults to one below width 256, where a second one gains nothing and costs the
+        bit-for-bit repeatability that one thread has.
+    progress : bool, optional
+        Show a bar, or a line a minute where there is neither terminal nor notebook. By default yes, unless
+        the environment says ``UNSEEN_PROGRESS=off``.
+
+    Returns
+    -------
+    Run
+
+    Raises
+    ------
+    NonFiniteLoss
+        If the loss or a gradient is not finite. The last finite state is kept in ``folder``.
+    CheckpointError
+        If the folder holds a checkpoint of another run or an unreadable one, or cannot be written.
+    """
+    place, dtype, reason = choose_device(device)
+    if threads is None:
+        threads = 1 if place.type == "cpu" and config.model.width < 256 else torch.get_num_threads()
+    with cpu_threads(threads):
+        model = GPT(config.model, torch.Generator().manual_seed(config.seed)).to(place, dtype)
+        set_trainable(config.policy, model)
+        optimizers = build_optimizers(model, config.optimizer)
+        run = Run(
+            config, model, [], 0.0, 0, place.type, str(dtype).removeprefix("torch."), reason, threads, None
+        )
+        path = Path(folder) / CHECKPOINT if folder is not None else None
+        start, loss = _resume(path, run, optimizers)
+        if not start:
+            _announce(run, progress)
+
+        def save(step: int) -> None:
+            if path is not None:
+                state: dict[str, Any] = {"config": to_json(config), "step": step, "loss": loss}
+                state |= {"curve": run.curve, "seconds": run.seconds, "tokens": run.tokens}
+                save_checkpoint(path, model, optimizers, state)
+
+        measure_every = measure_every or max(1, config.steps // 10)
+        steps = progress_bar(range(start, config.steps + 1), "training", progress)
+        for step in steps:
+            due = step % measure_every == 0 or step == config.steps
+            if due and not (run.curve and run.curve[-1]["step"] == step):
+                model.eval()
+                run.curve.append({"step": step, "loss": loss} | (measure(model, step) if measure else {}))
+                model.train()
+            # The one at step 0 finds out whether the folder can be written before anything is trained.
+            if (step > start or step == 0) and (step % checkpoint_every == 0 or step == config.steps):
+                save(step)
+            if step == config.steps:
+                break
+            began = time.perf_counter()
+            apply_policy(
+                config.policy,
+                step,
+                model=model,
+                vocabulary=config.vocabulary,
+                optimizer=optimizers[0],
+                seed=config.seed,
+            )
+            batch = sample_batch(
+                config.task,
+                config.vocabulary,
+                batch_size=config.batch_size,
+                seed=config.seed,
+                index=step,
+                device=place,
+            )
+            value = loss_of(model, batch)
+            value.backward()
+            norm = torch.nn.utils.clip_grad_norm_(model.parameters(), config.optimizer.clip)
+            if not math.isfinite(value.item()) or not math.isfinite(norm.item()):
+                save(step)
+                raise NonFiniteLoss(step, path)
+            for optimizer in optimizers:
+                for group in optimizer.param_groups:
+                    factor = schedule_factor(group["schedule"], step, config.steps, config.optimizer)
+                    group["lr"] = group["peak"] * factor
+                optimizer.step()
+                optimizer.zero_grad()
+            loss = value.item() if loss is None else 0.95 * loss + 0.05 * value.item()
+            run.tokens += batch.tokens.numel()
+            run.seconds += time.perf_counter() - began
+        run.peak_memory_mb = peak_memory_mb(place)
+    return run
+
+
+def _resume(path: Path | None, run: Run, optimizers: list[torch.optim.Optimizer]) -> tuple[int, float | None]:
+    """Load the checkpoint at ``path``, if there is one, and return the step to go on from and the loss."""
+    if path is None or not path.exists():
+        return 0, None
+    config = to_json(run.config)
+    saved = read_state(path).get("config")
+    if saved != config:
+        raise CheckpointError(
+            f"{path} belongs to another run: {_first_difference(saved, config)}. It is left as it is: choose "
+            "another folder, or the config it was made with"
+        )
+    state = load_checkpoint(path, run.model, optimizers)
+    run.curve, run.seconds, run.tokens = state["curve"], state["seconds"], state["tokens"]
+    return state["step"], state["loss"]
+
+
+def to_json(config: TrainConfig) -> dict[str, Any]:
+    """``config`` as plain JSON data (tuples become lists)."""
+
+    def plain(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {name: plain(part) for name, part in value.items()}
+        return [plain(part) for part in value] if isinstance(value, (list, tuple)) else value
+
+    data: dict[str, Any] = plain(dataclasses.asdict(config))
+    return data
+
+
+def from_json(data: dict[str, Any]) -> TrainConfig:
+    """The config that :func:`to_json` wrote. Raises ConfigError if a part is missing, unknown or does not fit."""
+
+    def lists_to_tuples(part: dict[str, Any]) -> dict[str, Any]:
+        return {name: tuple(value) if isinstance(value, list) else value for name, value in part.items()}
+
+    parts = {
+        "task": Task,
+        "vocabulary": Vocabulary,
+        "model": GPTConfig,
+        "policy": EmbeddingPolicy,
+        "optimizer": OptimizerConfig,
+    }
+    try:
+        built = {name: kind(**lists_to_tuples(data[name])) for name, kind in parts.items()}
+        return TrainConfig(**{**data, **built})
+    except (TypeError, KeyError) as error:
+        raise ConfigError(f"this is not a training config of this library: {error}") from error
+
+
+def _first_difference(saved: Any, config: Any, name: str = "config") -> str:
+    if isinstance(saved, dict) and isinstance(config, dict):
+        for key in config:
+            if saved.get(key) != config[key]:
+                return _first_difference(saved.get(key), config[key], key)
+    return f"{name} is {saved!r} in the file and {config!r} here"
+
+
+# ---------------------------------------------------------------------------------------------- telling the user
+def progress_bar(items: Any, what: str, wanted: bool | None = None, total: int | None = None) -> Any:
+    """``items`` with a bar in a terminal or notebook, with a line a minute elsewhere, or bare if unwanted."""
+    if wanted is None:
+        wanted = os.environ.get("UNSEEN_PROGRESS") != "off"
+    live = sys.stderr.isatty() or "ipykernel" in sys.modules
+    return tqdm(
+        items,
+        desc=what,
+        total=total,
+        disable=not wanted,
+        mininterval=0.5 if live else 60,
+        ascii=not live,
+        dynamic_ncols=live,
+    )
+
+
+def _announce(run: Run, progress: bool | None) -> None:
+    if progress is not False and os.environ.get("UNSEEN_PROGRESS") != "off":
+        print(
+            f"device: {run.device}, {run.dtype}, {run.threads} CPU thread(s), because {run.reason}",
+            flush=True,
+        )
+
+
+def peak_memory_mb(device: torch.device) -> float | None:
+    """Peak memory in MB, or None where the system does not tell (Windows)."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device) / 1e6
+    try:
+        import resource
+    except ImportError:
+        return None
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak / 1e6 if sys.platform == "darwin" else peak / 1e3  # bytes on macOS, kilobytes on Linux
