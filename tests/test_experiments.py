@@ -27,6 +27,7 @@ from unseen_lib.experiments import (
     recorded_grids,
     run_grid,
     run_name,
+    without,
 )
 from unseen_lib.model import GPT, count_parameters
 from unseen_lib.problems import SCENARIOS, longest_sequence
@@ -45,10 +46,12 @@ from unseen_lib.training import train
 @pytest.fixture(scope="module")
 def record():
     config = preset("smoke", steps=20)
-    return record_of(train(config, measure=measurement(config, problems=32), measure_every=10, progress=False))
+    return record_of(
+        train(config, measure=measurement(config, problems=32), measure_every=10, progress=False)
+    )
 
 
-# ------------------------------------------------------------------------------------------------------- presets
+# ---------------------------------------------------------------------------------------------------- presets
 @pytest.mark.parametrize("scale", SCALES)
 @pytest.mark.parametrize("copy", [False, True])
 def test_every_preset_is_a_config_whose_parts_fit(scale, copy):
@@ -66,7 +69,12 @@ def test_the_paper_scale_is_the_paper_and_has_none_of_the_small_scales_deviation
     assert (model.layers, model.width, model.heads, model.mlp_width) == (10, 1024, 8, 1024)
     assert (model.output_scale, model.final_gain, model.local_window, model.tied) == (1.0, 1.0, None, True)
     optimizer = config.optimizer
-    assert (optimizer.hidden, optimizer.weight_decay, optimizer.clip, optimizer.warmup_steps) == ("adamw", 1e-3, 1.0, 2000)
+    assert (optimizer.hidden, optimizer.weight_decay, optimizer.clip, optimizer.warmup_steps) == (
+        "adamw",
+        1e-3,
+        1.0,
+        2000,
+    )
     assert (config.batch_size, config.steps) == (256, 50_000)
     assert (config.task.family, config.task.format) == ("rule_priority", "full")
     assert config.vocabulary.unseen == 100
@@ -84,7 +92,9 @@ def test_the_scale_comes_from_the_environment_and_an_unknown_one_is_refused(monk
     monkeypatch.delenv("UNSEEN_SCALE")
     assert current_scale() == "cpu"
     monkeypatch.setenv("UNSEEN_SCALE", "huge")
-    with pytest.raises(ConfigError, match="UNSEEN_SCALE='huge' is unknown; use one of smoke, cpu, gpu, paper"):
+    with pytest.raises(
+        ConfigError, match="UNSEEN_SCALE='huge' is unknown; use one of smoke, cpu, gpu, paper"
+    ):
         preset()
     with pytest.raises(ConfigError, match="policy='melt' is unknown"):
         preset("smoke", policy="melt")
@@ -93,7 +103,9 @@ def test_the_scale_comes_from_the_environment_and_an_unknown_one_is_refused(monk
 def test_a_measurement_refuses_a_vocabulary_with_too_few_held_out_names_before_training():
     config = preset("smoke")
     few = dataclasses.replace(config.vocabulary, unseen=3)
-    small = dataclasses.replace(config, vocabulary=few, model=dataclasses.replace(config.model, vocab_size=few.size))
+    small = dataclasses.replace(
+        config, vocabulary=few, model=dataclasses.replace(config.model, vocab_size=few.size)
+    )
     with pytest.raises(ConfigError, match="unseen=3"):
         measurement(small)
 
@@ -115,7 +127,7 @@ def test_measurements_compare_unseen_with_fresh_rows_and_do_not_touch_the_model(
         assert first[scenario]["problems"] == 64
 
 
-# --------------------------------------------------------------------------------------------------------- store
+# ------------------------------------------------------------------------------------------------------ store
 def test_a_record_survives_its_file(tmp_path, record):
     save_record(record, tmp_path / "run.json")
     assert load_record(tmp_path / "run.json") == record
@@ -153,13 +165,20 @@ def test_series_and_intervals_follow_a_path_and_say_what_is_there_instead(record
     assert steps == [0, 10, 20] and values[0] == record.curve[0]["rows"]["unseen"]["cosine"]
     with pytest.raises(KeyError, match=r"no 'cosin' among cosine, distance"):
         record.series("rows", "unseen", "cosin")
-    assert final_interval([record, record], "seen", "proof_validity").mean == record.final["seen"]["proof_validity"]
+    assert (
+        final_interval([record, record], "seen", "proof_validity").mean
+        == record.final["seen"]["proof_validity"]
+    )
 
 
 def test_the_interval_is_students():
     values = [0.91, 0.95, 0.99, 0.97, 0.93]
-    low_high = statistics.fmean(values) - 2.7764451 * statistics.stdev(values) / math.sqrt(5)  # t(0.975, 4) from a table
-    assert interval(values) == pytest.approx((statistics.fmean(values), low_high, 2 * statistics.fmean(values) - low_high))
+    low_high = statistics.fmean(values) - 2.7764451 * statistics.stdev(values) / math.sqrt(
+        5
+    )  # t(0.975, 4) from a table
+    assert interval(values) == pytest.approx(
+        (statistics.fmean(values), low_high, 2 * statistics.fmean(values) - low_high)
+    )
     assert interval([0.5, 0.5]) == (0.5, 0.5, 0.5)
     with pytest.raises(ValueError, match="at least two runs, and there are 1"):
         interval([0.3])
@@ -172,27 +191,52 @@ def test_the_interval_covers_the_mean_as_often_as_it_says():
     assert covered == pytest.approx(0.95, abs=0.02)
 
 
-# --------------------------------------------------------------------------------------------------------- grids
+# ------------------------------------------------------------------------------------------------------ grids
 def test_a_product_has_every_combination_once_and_names_each_run():
-    configs = product("smoke", policies=("trainable", "frozen", "temporary"), copies=(False, True), seeds=range(2))
-    assert len(configs) == len({run_name(config) for config in configs}) == 3 * 2 * 2 * 2
+    configs = product(
+        "smoke", policies=("trainable", "frozen", "temporary"), copies=(False, True), seeds=range(2)
+    )
+    assert len(configs) == 3 * 2 * 2 * 2
+    assert all(run_name(config) == name for name, config in configs.items())
     assert run_name(preset("smoke", policy="temporary", copy=True, seed=3)) == "temporary-copy-32-seed3"
 
 
 def test_a_grid_keeps_what_is_finished_names_what_failed_and_goes_on(tmp_path, capsys):
     good, other = preset("smoke", names=8, steps=6), preset("smoke", names=32, steps=6)
     diverging = dataclasses.replace(
-        preset("smoke", names=16, steps=6), optimizer=dataclasses.replace(good.optimizer, hidden="adamw", hidden_rate=1e25, warmup_steps=0)
+        preset("smoke", names=16, steps=6),
+        optimizer=dataclasses.replace(good.optimizer, hidden="adamw", hidden_rate=1e25, warmup_steps=0),
     )
-    failed = run_grid([good, diverging, other], tmp_path / "grid", processes=1, measure_points=1)
+    grid = {run_name(config): config for config in (good, diverging, other)}
+    failed = run_grid(grid, tmp_path / "grid", processes=1, measure_points=1)
     assert list(failed) == ["trainable-plain-16-seed0"] and "not finite" in failed["trainable-plain-16-seed0"]
     assert "trainable-plain-16-seed0" in capsys.readouterr().err
     records = load_grid("grid", tmp_path)
     assert [found.names for found in records] == [8, 32]
 
     stamps = {path: path.stat().st_mtime_ns for path in (tmp_path / "grid").iterdir()}
-    assert run_grid([good, other], tmp_path / "grid", processes=1) == {}
+    del grid["trainable-plain-16-seed0"]
+    assert run_grid(grid, tmp_path / "grid", processes=1) == {}
     assert stamps == {path: path.stat().st_mtime_ns for path in (tmp_path / "grid").iterdir()}
+
+
+def test_a_grid_refuses_a_folder_with_a_run_of_other_settings(tmp_path, record):
+    save_record(record, tmp_path / "run.json")
+    before = (tmp_path / "run.json").read_bytes()
+    with pytest.raises(CheckpointError, match=r"run\.json is a run with other settings"):
+        run_grid({"run": preset("smoke", steps=21)}, tmp_path)
+    assert (tmp_path / "run.json").read_bytes() == before
+
+
+def test_a_deviation_is_undone_to_what_the_paper_scale_has():
+    config, paper = preset("cpu"), preset("paper")
+    for deviation in experiments.DEVIATIONS:
+        undone = without(deviation, config)
+        part = "optimizer" if deviation == "hidden" else "model"
+        assert getattr(getattr(undone, part), deviation) == getattr(getattr(paper, part), deviation)
+        assert undone != config
+    with pytest.raises(ConfigError, match="deviation='depth' is unknown"):
+        without("depth", config)
 
 
 KILLED_GRID = """
@@ -200,7 +244,8 @@ KILLED_GRID = """
     from unseen_lib.experiments import product, run_grid
 
     if __name__ == "__main__":
-        run_grid(product("smoke", names=(8,), seeds=range(3), steps=200), Path({folder!r}), processes=1, measure_points=1)
+        configs = product("smoke", names=(8,), seeds=range(3), steps=200)
+        run_grid(configs, Path({folder!r}), processes=1, measure_points=1)
 """
 
 
@@ -216,11 +261,13 @@ def test_a_grid_killed_with_sigkill_keeps_its_finished_runs(tmp_path):
     grid.wait()
     finished = len(load_grid("grid", tmp_path))
     assert 1 <= finished < 3
-    assert not run_grid(product("smoke", names=(8,), seeds=range(3), steps=200), tmp_path / "grid", measure_points=1)
+    assert not run_grid(
+        product("smoke", names=(8,), seeds=range(3), steps=200), tmp_path / "grid", measure_points=1
+    )
     assert len(load_grid("grid", tmp_path)) == 3
 
 
-# ------------------------------------------------------------------------------------------------- recorded runs
+# ---------------------------------------------------------------------------------------------- recorded runs
 def test_the_recorded_smoke_run_comes_out_again():
     (recorded,) = load_grid("smoke")
     config = recorded.train_config()
@@ -229,7 +276,12 @@ def test_the_recorded_smoke_run_comes_out_again():
     )
     assert [entry["step"] for entry in again.curve] == [entry["step"] for entry in recorded.curve]
     # Other processors round otherwise, so numbers are compared, not bits.
-    for quantity in (("rows", "unseen", "cosine"), ("rows", "seen", "norm"), ("suppression",), ("rows", "unseen", "logit")):
+    for quantity in (
+        ("rows", "unseen", "cosine"),
+        ("rows", "seen", "norm"),
+        ("suppression",),
+        ("rows", "unseen", "logit"),
+    ):
         assert again.series(*quantity)[1] == pytest.approx(recorded.series(*quantity)[1], rel=0.02, abs=0.02)
     assert again.final["loss"] == pytest.approx(recorded.final["loss"], rel=0.01)
 
@@ -237,11 +289,11 @@ def test_the_recorded_smoke_run_comes_out_again():
 def test_every_recorded_run_is_of_the_settings_its_command_would_use_now():
     """A preset that changed after its runs were recorded would leave the book with runs of nowhere."""
     for name, configs in recorded_grids().items():
-        recorded = {run_name(found.train_config()): found for found in load_grid(name)}
-        assert recorded.keys() == {run_name(config) for config in configs}, name
-        for config in configs:
-            found = recorded[run_name(config)]
-            assert found.train_config() == config, run_name(config)
+        recorded = {path.stem: load_record(path) for path in (recorded_folder() / name).glob("*.json")}
+        assert recorded.keys() == configs.keys(), name
+        for run, config in configs.items():
+            found = recorded[run]
+            assert found.train_config() == config, run
             assert found.curve[-1]["step"] == config.steps
             assert found.commit and not found.commit.endswith("+"), "recorded from a tree with changes on top"
 
@@ -251,7 +303,7 @@ def test_recorded_runs_are_small():
     assert size < 4e6  # a wheel compresses them about fivefold
 
 
-# ------------------------------------------------------------------------------------------------ command line
+# ----------------------------------------------------------------------------------------------- command line
 def test_doctor_tells_what_is_here(capsys):
     assert cli.main(["doctor"]) == 0
     printed = capsys.readouterr().out
@@ -261,7 +313,23 @@ def test_doctor_tells_what_is_here(capsys):
 
 def test_train_prints_and_records(tmp_path, capsys):
     out = tmp_path / "run.json"
-    assert cli.main(["train", "--scale", "smoke", "--steps", "6", "--copy", "--folder", str(tmp_path), "--out", str(out)]) == 0
+    assert (
+        cli.main(
+            [
+                "train",
+                "--scale",
+                "smoke",
+                "--steps",
+                "6",
+                "--copy",
+                "--folder",
+                str(tmp_path),
+                "--out",
+                str(out),
+            ]
+        )
+        == 0
+    )
     printed = capsys.readouterr().out
     assert "all_unseen" in printed and "by chance" in printed
     assert load_record(out).final["step"] == 6
@@ -269,7 +337,20 @@ def test_train_prints_and_records(tmp_path, capsys):
 
 def test_grid_and_record_commands(tmp_path, capsys):
     folder = tmp_path / "mine"
-    command = ["grid", str(folder), "--scale", "smoke", "--names", "8", "--seeds", "1", "--steps", "4", "--processes", "1"]
+    command = [
+        "grid",
+        str(folder),
+        "--scale",
+        "smoke",
+        "--names",
+        "8",
+        "--seeds",
+        "1",
+        "--steps",
+        "4",
+        "--processes",
+        "1",
+    ]
     assert cli.main(command) == 0
     assert f"1 runs in {folder}" in capsys.readouterr().out
     assert cli.main(["record"]) == 0

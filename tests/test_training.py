@@ -82,7 +82,9 @@ KILLED = """
 @pytest.mark.parametrize(
     ("step", "policy", "copy"), [(3, "trainable", False), (11, "forgetting", True), (24, "temporary", False)]
 )
-def test_a_run_killed_with_sigkill_resumes_to_the_weights_of_an_uninterrupted_one(tmp_path, step, policy, copy):
+def test_a_run_killed_with_sigkill_resumes_to_the_weights_of_an_uninterrupted_one(
+    tmp_path, step, policy, copy
+):
     code = textwrap.dedent(KILLED.format(step=step, policy=policy, copy=copy, folder=str(tmp_path)))
     killed = subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=120)
     assert killed.returncode == -signal.SIGKILL, killed.stderr.decode()
@@ -148,7 +150,8 @@ FULL_DISK = """
             resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
         return {{}}
 
-    train(preset("smoke", steps=24), measure=fill, measure_every=5, folder={folder!r}, checkpoint_every=5, progress=False)
+    config = preset("smoke", steps=24)
+    train(config, measure=fill, measure_every=5, folder={folder!r}, checkpoint_every=5, progress=False)
 """
 
 
@@ -187,7 +190,10 @@ def test_the_loss_covers_reasoning_and_answer_only():
 
 def test_schedules_hit_their_written_out_values():
     paper = OptimizerConfig()
-    rate = [paper.hidden_rate * schedule_factor("cosine", step, 50_000, paper) for step in (0, 1999, 2000, 26_000, 50_000)]
+    rate = [
+        paper.hidden_rate * schedule_factor("cosine", step, 50_000, paper)
+        for step in (0, 1999, 2000, 26_000, 50_000)
+    ]
     assert rate == pytest.approx([1e-5, 1e-4, 1e-4, 5.5e-5, 1e-5], rel=1e-2)
     quick = preset("cpu").optimizer
     factors = [schedule_factor("stable_decay", step, 1000, quick) for step in (0, 24, 49, 500, 700, 850, 999)]
@@ -198,7 +204,11 @@ def test_schedules_hit_their_written_out_values():
 def test_every_weight_belongs_to_exactly_one_optimizer_and_gains_are_not_decayed():
     for config in (preset("cpu", copy=True), dataclasses.replace(preset("cpu"), optimizer=OptimizerConfig())):
         model = GPT(config.model, torch.Generator().manual_seed(0))
-        groups = [group for optimizer in build_optimizers(model, config.optimizer) for group in optimizer.param_groups]
+        groups = [
+            group
+            for optimizer in build_optimizers(model, config.optimizer)
+            for group in optimizer.param_groups
+        ]
         ids = [id(parameter) for group in groups for parameter in group["params"]]
         assert sorted(ids) == sorted(id(parameter) for parameter in model.parameters())
         for group in groups:

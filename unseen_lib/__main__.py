@@ -18,7 +18,6 @@ from unseen_lib.errors import CheckpointError, ConfigError
 from unseen_lib.experiments import (
     POLICIES,
     SCALES,
-    SCENARIOS,
     current_scale,
     measurement,
     preset,
@@ -28,12 +27,13 @@ from unseen_lib.experiments import (
     run_grid,
     run_name,
 )
+from unseen_lib.problems import SCENARIOS
 from unseen_lib.records import load_grid, record_of, recorded_folder, save_record
 from unseen_lib.training import NonFiniteLoss, choose_device, train
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command. Returns the exit status: 0 if all went well, 1 if a run failed, 2 if it could not start."""
+    """Run one command; the return value is the exit status: 1 if a run failed, 2 if it could not start."""
     options = _parser().parse_args(arguments)
     try:
         status: int = options.run(options)
@@ -103,7 +103,8 @@ def _train(options: argparse.Namespace) -> int:
         print(f"{scenario:<14}{result['proof_validity']:>14.2f}{result['answer_accuracy']:>10.2f}")
     rows = run.curve[-1]["rows"]
     print(
-        f"mean pairwise cosine of rows: seen {rows['seen']['cosine']:.3f}, unseen {rows['unseen']['cosine']:.3f}"
+        f"mean pairwise cosine: seen rows {rows['seen']['cosine']:.3f}, "
+        f"unseen rows {rows['unseen']['cosine']:.3f}"
     )
     if options.out:
         save_record(record_of(run), options.out)

@@ -83,7 +83,7 @@ def read_state(path: Path) -> dict[str, Any]:
             metadata = file.metadata() or {}
     except (SafetensorError, OSError) as error:
         raise CheckpointError(
-            f"{path} cannot be read as a checkpoint ({error}); it is left as it is: move it away to start afresh"
+            f"{path} cannot be read as a checkpoint ({error}); it is left alone: move it away to start afresh"
         ) from error
     if metadata.get("format") != FORMAT:
         raise CheckpointError(
@@ -114,7 +114,7 @@ def replace_file(path: Path, write: Callable[[Path], object], *, what: str) -> N
             unfinished.unlink()
         kept = "the one written before is intact" if path.exists() else "nothing was written"
         raise CheckpointError(
-            f"the {what} {path} could not be written ({error}); {kept}. Free some space or choose another folder"
+            f"the {what} {path} could not be written ({error}); {kept}. Free some space or change the folder"
         ) from error
 
 

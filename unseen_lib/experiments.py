@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import sys
-import time
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
@@ -21,11 +20,11 @@ import torch
 
 from unseen_lib.collapse import functional_spread, logit_spread, mean_logit, measure_rows
 from unseen_lib.embeddings import EmbeddingPolicy
-from unseen_lib.errors import ConfigError
+from unseen_lib.errors import CheckpointError, ConfigError
 from unseen_lib.evaluation import evaluate
 from unseen_lib.model import GPT, GPTConfig
 from unseen_lib.problems import IGNORE, SCENARIOS, Task, check_vocabulary, longest_sequence, sample_batch
-from unseen_lib.records import recorded_folder, record_of, save_record
+from unseen_lib.records import load_record, record_of, recorded_folder, save_record
 from unseen_lib.training import Measure, OptimizerConfig, TrainConfig, progress_bar, train
 from unseen_lib.vocabulary import Vocabulary
 
@@ -35,9 +34,9 @@ UNSEEN = 100  # held-out names at every scale but smoke, as in the paper
 TEST_SEED = 2026  # all runs are judged on the same problems
 
 
-# ---------------------------------------------------------------------------------------------- presets
+# ---------------------------------------------------------------------------------------------------- presets
 def current_scale() -> str:
-    """The scale that ``UNSEEN_SCALE`` names; ``cpu`` if it is not set. Raises ConfigError if it is unknown."""
+    """The scale that ``UNSEEN_SCALE`` names, ``cpu`` if it is not set. Raises ConfigError if unknown."""
     return _known_scale(os.environ.get("UNSEEN_SCALE", "cpu"), "UNSEEN_SCALE")
 
 
@@ -107,10 +106,16 @@ def _policy(name: str, scale: str, steps: int) -> EmbeddingPolicy:
     return EmbeddingPolicy("forgetting", every=every, until=until, rows=rows)
 
 
-# What the cpu scale changes against the paper, because without it a small model sits on a plateau where no
-# copying circuit forms: Muon, small output projections, a final gain that lets logits grow as large as at
-# width 1024, and a first layer that sees three tokens.
-_SMALL = {"output_scale": 0.25, "final_gain": 4.0, "local_window": 3, "copy_combine": "sum"}
+# What the cpu scale changes against the paper, because without it a small model does not learn within a minute:
+# small output projections, a final gain that lets logits grow as large as at width 1024, a first layer that
+# sees three tokens, and Muon for the hidden matrices.
+DEVIATIONS = ("output_scale", "final_gain", "local_window", "hidden")
+_SMALL: dict[str, Any] = {
+    "output_scale": 0.25,
+    "final_gain": 4.0,
+    "local_window": 3,
+    "copy_combine": "sum",
+}
 _QUICK = OptimizerConfig(
     hidden="muon",
     hidden_rate=0.01,
@@ -178,7 +183,7 @@ def _paper(names: int | None, copy: bool) -> TrainConfig:
 _BASES = {"smoke": _smoke, "cpu": _cpu, "gpu": _gpu, "paper": _paper}
 
 
-# ---------------------------------------------------------------------------------------------- what is measured
+# ------------------------------------------------------------------------------------------- what is measured
 def measurement(config: TrainConfig, *, problems: int = 256) -> Measure:
     """The ``measure`` that the course trains with.
 
@@ -245,7 +250,7 @@ def row_measures(rows: torch.Tensor, features: torch.Tensor) -> dict[str, float]
     }
 
 
-# ---------------------------------------------------------------------------------------------- grids
+# ------------------------------------------------------------------------------------------------------ grids
 def run_name(config: TrainConfig) -> str:
     """A file name that tells the runs of one grid apart."""
     policy = config.policy.kind if config.policy.until is None else "temporary"
@@ -260,29 +265,56 @@ def product(
     names: Iterable[int] | None = None,
     seeds: Iterable[int] = range(5),
     steps: int | None = None,
-) -> list[TrainConfig]:
-    """All combinations, seed by seed, so that a grid cut short has whole rows rather than whole columns."""
+) -> dict[str, TrainConfig]:
+    """All combinations by name, seed by seed: a grid cut short has every cell at the seeds it got to."""
     names, policies, copies = list(names or diversities(scale)), list(policies), list(copies)
-    return [
+    configs = [
         preset(scale, names=number, policy=policy, copy=copy, seed=seed, steps=steps)
         for seed in seeds
         for policy in policies
         for copy in copies
         for number in names
     ]
+    return {run_name(config): config for config in configs}
 
 
-def recorded_grids() -> dict[str, list[TrainConfig]]:
-    """The grids that the book shows, by the name of their folder."""
+def without(deviation: str, config: TrainConfig) -> TrainConfig:
+    """A ``cpu`` config with one of its deviations from the paper (``DEVIATIONS``) undone.
+
+    Raises
+    ------
+    ConfigError
+        If there is no such deviation.
+    """
+    if deviation not in DEVIATIONS:
+        raise ConfigError(f"deviation={deviation!r} is unknown; use one of {', '.join(DEVIATIONS)}")
+    if deviation == "hidden":  # at the rate that AdamW has for the gains: Muon's is far too high for it
+        optimizer = replace(config.optimizer, hidden="adamw", hidden_rate=config.optimizer.gain_rate)
+        return replace(config, optimizer=optimizer)
+    plain = getattr(GPTConfig(config.vocabulary.size), deviation)
+    return replace(config, model=replace(config.model, **{deviation: plain}))
+
+
+def recorded_grids() -> dict[str, dict[str, TrainConfig]]:
+    """The grids that the book shows, by the name of their folder, and their runs by the name of their file."""
     return {
         "smoke": product("smoke", names=(32,), seeds=(0,)),
         "baseline": product("cpu"),
         "longer": product("cpu", names=(512,), seeds=range(3), steps=6000),
+        "deviations": {
+            f"without-{deviation}-seed{seed}": without(deviation, preset("cpu", names=512, seed=seed))
+            for seed in range(3)
+            for deviation in DEVIATIONS
+        },
     }
 
 
 def run_grid(
-    configs: Iterable[TrainConfig], folder: Path, *, processes: int | None = None, measure_points: int = 20
+    configs: Mapping[str, TrainConfig],
+    folder: Path,
+    *,
+    processes: int | None = None,
+    measure_points: int = 20,
 ) -> Mapping[str, str]:
     """Train every config whose record is not in ``folder`` yet, each in a process of its own.
 
@@ -291,8 +323,10 @@ def run_grid(
 
     Parameters
     ----------
+    configs : dict
+        The runs by name.
     folder : Path
-        One ``<run_name>.json`` a run.
+        Gets one ``<name>.json`` a run.
     processes : int, optional
         By default one a CPU core, or a single one with a GPU.
 
@@ -300,9 +334,13 @@ def run_grid(
     -------
     dict
         The runs that failed, by name, and why.
+
+    Raises
+    ------
+    CheckpointError
+        If the folder holds a run of the same name with another config, or a file that is no record.
     """
-    missing = {run_name(config): config for config in configs}
-    missing = {name: config for name, config in missing.items() if not (folder / f"{name}.json").exists()}
+    missing = {name: config for name, config in configs.items() if not _is_recorded(config, folder, name)}
     if processes is None:
         processes = 1 if torch.cuda.is_available() else os.cpu_count() or 1
     failed: dict[str, str] = {}
@@ -324,10 +362,22 @@ def run_grid(
     return {name: reason for name, reason in failed.items() if reason}
 
 
+def _is_recorded(config: TrainConfig, folder: Path, name: str) -> bool:
+    path = folder / f"{name}.json"
+    if not path.exists():
+        return False
+    if load_record(path).train_config() != config:
+        raise CheckpointError(
+            f"{path} is a run with other settings than this grid's {name}; it is left alone: choose another "
+            "folder, or move it away"
+        )
+    return True
+
+
 def _run_one(config: TrainConfig, path: Path, measure_points: int) -> str:
     """Train and record one run. Returns why it failed, in words, or "" if it did not.
 
-    Words, because an exception that cannot be rebuilt in the parent process would take the other runs with it.
+    Words, for an exception that cannot be rebuilt in the parent process would take the other runs with it.
     """
     every = max(1, config.steps // measure_points)
     try:

@@ -182,7 +182,7 @@ def visible(
     if window is not None:
         mask = mask & (query - key < window)
     if start is not None:
-        # Padding still sees itself: a softmax over nothing would be NaN.
+        # Padding still sees itself: a softmax over nothing is NaN in some kernels.
         mask = (mask & (key >= start[:, None, None, None])) | (key == query)  # (B, 1, T, S)
     return mask
 
@@ -353,9 +353,8 @@ class GPT(nn.Module):
                 f"({self.config.context}) or the cache's capacity, whichever is less."
             )
         embedded = F.embedding(tokens, self.embedding)  # (B, T, D)
-        rotation = rotations(
-            past, length, self.config.head_size, self.config.rope_base, embedded
-        )  # (T, K / 2)
+        # (T, K / 2)
+        rotation = rotations(past, length, self.config.head_size, self.config.rope_base, embedded)
         full = visible(length, past, start, None, tokens.device)
         local = visible(length, past, start, self.config.local_window, tokens.device)  # for layer 0
 

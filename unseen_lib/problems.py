@@ -405,12 +405,11 @@ def _draw_rule_priority(task: Task, rng: np.random.Generator, answer: Bools) -> 
         missing = np.flatnonzero(~fits)
         if len(missing) == 0:
             return structure
-        # 64 problems cost little more than one: the last ones missing get several proposals each.
+        # 64 problems cost little more than one, so the last ones missing get several proposals each; of
+        # those that fit the first is written last.
         rows = np.resize(missing, max(len(missing), 64))
         proposal, proposal_fits = _propose(task, rng, answer[rows])
-        chosen = np.flatnonzero(proposal_fits)[
-            ::-1
-        ]  # backwards: the first that fits is written last, and stays
+        chosen = np.flatnonzero(proposal_fits)[::-1]
         for field, values in vars(proposal).items():
             getattr(structure, field)[..., rows[chosen]] = values[..., chosen]
         fits[rows[chosen]] = True

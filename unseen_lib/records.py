@@ -128,7 +128,7 @@ def _rounded(value: Any) -> Any:
     return float(f"{value:.{DIGITS}g}") if isinstance(value, float) and math.isfinite(value) else value
 
 
-# ---------------------------------------------------------------------------------------------- files
+# ------------------------------------------------------------------------------------------------------ files
 def recorded_folder() -> Path:
     """Where the recorded runs of the course lie."""
     return Path(str(resources.files("unseen_lib"))) / "recorded"
@@ -177,7 +177,7 @@ def load_grid(name: str, folder: Path | None = None) -> list[Record]:
     return sorted((load_record(path) for path in paths), key=lambda record: (record.names, record.seed))
 
 
-# ---------------------------------------------------------------------------------------------- over seeds
+# ------------------------------------------------------------------------------------------------- over seeds
 class Interval(NamedTuple):
     """Mean over runs with the two ends of its confidence interval."""
 
@@ -186,7 +186,7 @@ class Interval(NamedTuple):
     high: float
 
     def __str__(self) -> str:
-        return f"{self.mean:.2f} [{self.low:.2f}, {self.high:.2f}]"
+        return f"{self.mean:z.2f} [{self.low:z.2f}, {self.high:z.2f}]"  # z: no minus before a zero
 
 
 def interval(values: Iterable[float], level: float = 0.95) -> Interval:

@@ -13,7 +13,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +48,7 @@ class OptimizerConfig:
         Peak learning rates of the hidden matrices, the LayerNorm gains and W_E.
     schedule, embedding_schedule : {"cosine", "stable_decay", "constant"}
         What the rate does after the warm-up; W_E may have one of its own. ``stable_decay`` stays at the peak
-        and falls in a line over the last ``decay_share`` of the run. Both end at ``final_factor`` of the peak.
+        and falls in a line over the last ``decay_share`` of the run. Both end at ``final_factor``.
     warmup_steps : int
         Steps over which the rate rises in a line from ``initial_factor`` of the peak.
     betas, eps : Adam's.
@@ -76,21 +76,21 @@ class OptimizerConfig:
     def __post_init__(self) -> None:
         if self.hidden not in HIDDEN_OPTIMIZERS:
             raise ConfigError(f"hidden={self.hidden!r} is unknown; use one of {', '.join(HIDDEN_OPTIMIZERS)}")
-        for field in ("schedule", "embedding_schedule"):
-            if getattr(self, field) not in SCHEDULES:
+        for name in ("schedule", "embedding_schedule"):
+            if getattr(self, name) not in SCHEDULES:
                 raise ConfigError(
-                    f"{field}={getattr(self, field)!r} is unknown; use one of {', '.join(SCHEDULES)}"
+                    f"{name}={getattr(self, name)!r} is unknown; use one of {', '.join(SCHEDULES)}"
                 )
-        for field in ("hidden_rate", "gain_rate", "embedding_rate", "clip", "eps"):
-            if not getattr(self, field) > 0:
-                raise ConfigError(f"{field}={getattr(self, field)} must be above 0")
+        for name in ("hidden_rate", "gain_rate", "embedding_rate", "clip", "eps"):
+            if not getattr(self, name) > 0:
+                raise ConfigError(f"{name}={getattr(self, name)} must be above 0")
         if self.weight_decay < 0:
             raise ConfigError(f"weight_decay={self.weight_decay} must be 0 or more")
         if self.warmup_steps < 0:
             raise ConfigError(f"warmup_steps={self.warmup_steps} must be 0 or more")
-        for field in ("initial_factor", "final_factor", "decay_share"):
-            if not 0 <= getattr(self, field) <= 1:
-                raise ConfigError(f"{field}={getattr(self, field)} must lie between 0 and 1")
+        for name in ("initial_factor", "final_factor", "decay_share"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise ConfigError(f"{name}={getattr(self, name)} must lie between 0 and 1")
 
 
 @dataclass(frozen=True)
@@ -106,16 +106,16 @@ class TrainConfig:
     task: Task
     vocabulary: Vocabulary
     model: GPTConfig
-    policy: EmbeddingPolicy = EmbeddingPolicy()
-    optimizer: OptimizerConfig = OptimizerConfig()
+    policy: EmbeddingPolicy = field(default_factory=EmbeddingPolicy)
+    optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
     steps: int = 50_000
     batch_size: int = 256
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for field in ("steps", "batch_size"):
-            if getattr(self, field) < 1:
-                raise ConfigError(f"{field}={getattr(self, field)} must be at least 1")
+        for name in ("steps", "batch_size"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name}={getattr(self, name)} must be at least 1")
         if self.seed < 0:
             raise ConfigError(f"seed={self.seed} must be 0 or more")
         check_vocabulary(self.task, self.vocabulary)
@@ -180,7 +180,7 @@ class NonFiniteLoss(RuntimeError):
         self.step = step
 
 
-# ---------------------------------------------------------------------------------------------- pieces
+# ----------------------------------------------------------------------------------------------------- pieces
 def choose_device(device: str | None = None) -> tuple[torch.device, torch.dtype, str]:
     """Pick device and dtype once, with the reason in words.
 
@@ -213,16 +213,21 @@ def schedule_factor(schedule: str, step: int, steps: int, config: OptimizerConfi
 def build_optimizers(model: GPT, config: OptimizerConfig) -> list[torch.optim.Optimizer]:
     """The optimizers of a run; every group carries its peak rate and its schedule."""
     embeddings = {id(matrix) for matrix in embedding_matrices(model)}
-    hidden, gains, rows = [], [], []
-    for parameter in model.parameters():
-        if parameter.requires_grad:
-            group = rows if id(parameter) in embeddings else hidden if parameter.ndim == 2 else gains
-            group.append(parameter)
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    rows = [parameter for parameter in trained if id(parameter) in embeddings]
+    gains = [parameter for parameter in trained if parameter.ndim == 1]
+    hidden = [parameter for parameter in trained if parameter.ndim == 2 and id(parameter) not in embeddings]
 
     def group(
         parameters: list[torch.nn.Parameter], rate: float, decay: float, schedule: str
     ) -> dict[str, Any]:
-        return {"params": parameters, "lr": rate, "peak": rate, "weight_decay": decay, "schedule": schedule}
+        return {
+            "params": parameters,
+            "lr": rate,
+            "peak": rate,
+            "weight_decay": decay,
+            "schedule": schedule,
+        }
 
     adamw = [group(gains, config.gain_rate, 0.0, config.schedule)]
     if rows:
@@ -263,7 +268,7 @@ def cpu_threads(count: int) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-# ---------------------------------------------------------------------------------------------- the loop
+# --------------------------------------------------------------------------------------------------- the loop
 def train(
     config: TrainConfig,
     *,
@@ -407,7 +412,7 @@ def to_json(config: TrainConfig) -> dict[str, Any]:
 
 
 def from_json(data: dict[str, Any]) -> TrainConfig:
-    """The config that :func:`to_json` wrote. Raises ConfigError if a part is missing, unknown or does not fit."""
+    """The config that :func:`to_json` wrote. Raises ConfigError if a part is missing, unknown or misfit."""
 
     def lists_to_tuples(part: dict[str, Any]) -> dict[str, Any]:
         return {name: tuple(value) if isinstance(value, list) else value for name, value in part.items()}
@@ -434,7 +439,7 @@ def _first_difference(saved: Any, config: Any, name: str = "config") -> str:
     return f"{name} is {saved!r} in the file and {config!r} here"
 
 
-# ---------------------------------------------------------------------------------------------- telling the user
+# ------------------------------------------------------------------------------------------- telling the user
 def progress_bar(items: Any, what: str, wanted: bool | None = None, total: int | None = None) -> Any:
     """``items`` with a bar in a terminal or notebook, with a line a minute elsewhere, or bare if unwanted."""
     if wanted is None:
