@@ -51,11 +51,9 @@ class Book:
         self.folder = folder
         config = yaml.safe_load((ROOT / "_config.yml").read_text(encoding="utf-8"))
         config["execute"]["timeout"] = timeout
-        toc = {
-            "format": "jb-book",
-            "root": "intro",
-            "chapters": [{"file": f"chapters/{name}.md"} for name in chapters],
-        }
+        toc: dict[str, object] = {"format": "jb-book", "root": "intro"}
+        if chapters:
+            toc["chapters"] = [{"file": f"chapters/{name}.md"} for name in chapters]
         files = {"_config.yml": yaml.safe_dump(config), "_toc.yml": yaml.safe_dump(toc)}
         files |= {"constraints.txt": "torch==1", "references.bib": "", "assets/course.css": ""}
         files |= {"intro.md": "# A book\n\n```{nb-exec-table}\n```\n"}
@@ -143,8 +141,8 @@ def test_a_chapter_that_times_out_fails_the_build_every_time(tmp_path: Path) -> 
 
 
 def test_a_warning_in_a_page_fails_the_build_every_time(tmp_path: Path) -> None:
-    book = Book(tmp_path, {"user": "1"})
-    book.edit("chapters/user.md", "Some prose.", "See {doc}`nowhere`.")
+    book = Book(tmp_path, {})
+    book.edit("intro.md", "# A book", "# A book\n\nSee {doc}`nowhere`.")
     assert book.build().returncode == 1
     assert book.build().returncode == 1
 
@@ -180,3 +178,9 @@ def test_imports_are_seen_through_magics(tmp_path: Path, line: str) -> None:
 def test_a_failure_without_a_chapter_is_not_blamed_on_one() -> None:
     output = "reading sources... [ 50%] chapters/x\nintro.md:3: WARNING: unknown document: 'nowhere'\n"
     assert "chapters/x" not in why_it_failed(output)
+
+
+def test_the_example_of_the_readme_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    example = (ROOT / "README.md").read_text(encoding="utf-8").split("```python\n")[1].split("```")[0]
+    exec(compile(example, "README.md", "exec"), {})
+    assert "all_unseen" in capsys.readouterr().out

@@ -21,7 +21,7 @@ def rotation(width: int) -> torch.Tensor:
 # ---------------------------------------------------------------------------------------------- built by hand
 def test_identical_rows() -> None:
     # Thirds are not exact in binary: what centering leaves is rounding error and must not be a direction.
-    found = measure_rows(torch.tensor([[1 / 3, 2 / 3, 2 / 3]], dtype=torch.float64).expand(7, 3))
+    found = measure_rows(torch.tensor([[1 / 3, 2 / 3, 2 / 3]], dtype=torch.float64).expand(9, 3))
     assert found.to_dict() == pytest.approx(
         dict(cosine=1, distance=0, centered_cosine=0, norm=1, norm_spread=0, effective_rank=1), abs=1e-12
     )

@@ -203,6 +203,17 @@ def test_the_batch_size_changes_nothing():
     assert 0 < summarize(whole).answer_accuracy < 1
 
 
+@pytest.mark.parametrize(("prompts", "chance"), [("TTTF", 0.75), ("TFFF", 0.75), ("TF", 0.5), ("F", 1.0)])
+def test_chance_is_the_better_fixed_answer(prompts, chance):
+    vocabulary = VOCABULARIES["compact"]
+    texts = [spell(TRUE if letter == "T" else FALSE, vocabulary) for letter in prompts]
+    result = summarize([read_transcript(text, ["no", EOS], vocabulary) for text in texts])
+    assert result.answer_chance == chance
+    assert result.answer_accuracy == prompts.count("F") / len(prompts)
+    assert result.errors == {**dict.fromkeys(ERRORS, 0), "fact_dropped": len(prompts)}
+    assert math.isnan(result.true_answer_accuracy) == ("T" not in prompts)
+
+
 def test_sizes_that_do_not_fit():
     with pytest.raises(ConfigError, match="batch_size is 0"):
         evaluate(None, TASKS["compact"], VOCABULARIES["compact"], batch_size=0)
@@ -285,6 +296,7 @@ BY_HAND = [
     (FULL, "Facts: A EndFacts If >X then C EndIf Newfact C EndNewfact", "invented_rule"),
     (FULL, "Facts: A EndFacts If A >E then C EndIf Newfact C EndNewfact", "invented_rule"),
     (FULL, FIRST + "Facts: A B EndFacts If B >then C EndIf", "invented_rule"),
+    (FULL, "Facts: A EndFacts If >X X", "invented_rule"),
     (FULL, "Facts: A EndFacts If >D then E EndIf Newfact E EndNewfact", "rule_misapplied"),
     (FULL, "Facts: A EndFacts If A >B then C EndIf Newfact C EndNewfact", "rule_misapplied"),
     (FULL, "Facts: A EndFacts If >D D D D", "rule_misapplied"),
@@ -333,6 +345,17 @@ def test_the_first_error_counts():
         for text in ("A E b no", "A b E no", "A no E b", "A then no b")
     ]
     assert errors == ["rule_misapplied", "symbol_replaced", "stopped_early", "malformed"]
+
+
+def test_the_verdict_on_a_text_that_cannot_be_read_is_about_its_first_fault():
+    vocabulary = VOCABULARIES["compact"]
+    verdicts = [
+        read_transcript(spell(TRUE, vocabulary), spell(text, vocabulary), vocabulary).verdict
+        for text in ("A B then", "A E then")
+    ]
+    assert [verdict.kind for verdict in verdicts] == ["malformed", "rule_misapplied"]
+    assert [verdict.step for verdict in verdicts] == [2, 1]
+    assert "'then'" in verdicts[0].reason
 
 
 def test_an_answer_counts_whatever_surrounds_it():

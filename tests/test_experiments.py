@@ -253,9 +253,10 @@ def test_a_grid_killed_with_sigkill_keeps_its_finished_runs(tmp_path):
     script = tmp_path / "grid.py"
     script.write_text(textwrap.dedent(KILLED_GRID.format(folder=str(tmp_path / "grid"))))
     # A session of its own, so that the kill takes the worker too, as a machine that goes down would.
-    grid = subprocess.Popen([sys.executable, str(script)], start_new_session=True, stderr=subprocess.DEVNULL)
+    grid = subprocess.Popen([sys.executable, str(script)], start_new_session=True)
     deadline = time.monotonic() + 120
     while not list((tmp_path / "grid").glob("*.json")) and time.monotonic() < deadline:
+        assert grid.poll() is None, "the grid ended before it was killed"
         time.sleep(0.05)
     os.killpg(grid.pid, signal.SIGKILL)
     grid.wait()

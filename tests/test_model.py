@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from unseen_lib.errors import ConfigError
-from unseen_lib.model import GPT, GPTConfig, KVCache, count_parameters, rotate, rotations
+from unseen_lib.model import GPT, GPTConfig, KVCache, count_parameters, rotate, rotations, visible
 
 PLAIN = GPTConfig(vocab_size=19, width=12, layers=3, heads=3, mlp_width=10, context=16)
 VARIANTS = {
@@ -209,7 +209,14 @@ def test_shifting_all_positions_changes_nothing(config: GPTConfig) -> None:
     assert not torch.allclose(
         model.features(padded)[2, 6:], shifted[2, 6:]
     )  # `start` is what hides the padding
-    assert shifted.isfinite().all()  # the padding too, or its gradient would spoil the others
+
+
+def test_every_query_sees_something_even_in_the_padding() -> None:
+    """A softmax over nothing is NaN in some attention kernels, and its gradient would reach every weight."""
+    for window in (None, 3):
+        mask = visible(9, 0, torch.tensor([0, 4, 8]), window, torch.device("cpu"))
+        assert mask is not None
+        assert mask.any(-1).all()
 
 
 def test_positions_matter_through_their_distance() -> None:

@@ -248,6 +248,13 @@ def test_names_are_uniform_and_distinct(scenario: str) -> None:
     assert uniform((problem.symbols[:2] for problem in problems), pairs)
 
 
+def test_the_unseen_query_is_any_unseen_name() -> None:
+    vocabulary = Vocabulary("compact", 12, 8)
+    batch = sample_batch(Task(), vocabulary, batch_size=4000, seed=0, index=0, scenario="query_unseen")
+    words = vocabulary.words[vocabulary.unseen_ids.start :]
+    assert uniform((problem_of(batch, row, vocabulary).query for row in range(4000)), words)
+
+
 def test_all_names_there_are_can_be_needed() -> None:
     task = Task("rule_priority", "compact", predicates=(20, 20), rules=(40, 40))
     vocabulary = Vocabulary("compact", 20, 20)

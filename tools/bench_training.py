@@ -19,7 +19,7 @@ from unseen_lib.model import GPT, GPTConfig, count_parameters
 from unseen_lib.problems import IGNORE, Batch, sample_batch
 from unseen_lib.training import TrainConfig, build_optimizers, loss_of
 
-ROUNDS = 40
+ROUNDS = 20
 PAPER_ROWS = 4  # of the paper's 256, so that a step fits in the memory and the patience of a laptop
 
 
@@ -38,16 +38,16 @@ class Contender:
 
     def step(self) -> None:
         began = time.perf_counter()
-        self.loss().backward()  # type: ignore[no-untyped-call]
+        torch.autograd.backward(self.loss())
         self.backward.append(time.perf_counter() - began)
         self.optimizer.step()
         self.optimizer.zero_grad()
         self.whole.append(time.perf_counter() - began)
 
 
-# --------------------------------------------------------------------------------------------- beside the peers
+# ------------------------------------------------------------------------------------------- beside the peers
 def contenders(config: GPTConfig, batch: Batch) -> list[Contender]:
-    """Ours and two peers of the same widths, each peer also with our saving: logits only where the loss looks."""
+    """Ours and two peers of the same widths; each peer also with our saving, logits where the loss looks."""
     from transformers import LlamaConfig, LlamaForCausalLM
     from x_transformers import Decoder, TransformerWrapper
 
@@ -64,10 +64,9 @@ def contenders(config: GPTConfig, batch: Batch) -> list[Contender]:
             head_dim=config.head_size,
             hidden_act="gelu",
             tie_word_embeddings=True,
-            attn_implementation="sdpa",
             use_cache=False,
         )
-    )
+    )  # its attention is scaled_dot_product_attention by default
     xt = TransformerWrapper(
         num_tokens=config.vocab_size,
         max_seq_len=config.context,
@@ -109,7 +108,7 @@ def contenders(config: GPTConfig, batch: Batch) -> list[Contender]:
 
 
 def compare(config: TrainConfig, threads: int) -> float:
-    """Print tokens a second of each contender; return ours over the faster peer as it comes, optimizer left out."""
+    """Print tokens a second of each contender; return ours over the faster peer as it comes, fwd + bwd."""
     torch.set_num_threads(threads)
     batch = draw(config, 0)
     # The same attention for all: our local window in layer 0 has no counterpart in the peers.
@@ -139,63 +138,69 @@ def compare(config: TrainConfig, threads: int) -> float:
     return min(median(peer.backward) for peer in entrants[1:3]) / median(ours.backward)
 
 
-# --------------------------------------------------------------------------------------------- the batches' share
+# ----------------------------------------------------------------------------------------- the batches' share
 def draw(config: TrainConfig, index: int) -> Batch:
     return sample_batch(
         config.task, config.vocabulary, batch_size=config.batch_size, seed=config.seed, index=index
     )
 
 
-def shares(config: TrainConfig, rounds: int, rows: int) -> tuple[float, float, float]:
-    """Median seconds of drawing a batch and of a step on its first ``rows`` rows, and mean tokens a batch."""
+def seconds_of(config: TrainConfig, rounds: int, rows: int) -> tuple[float, float, float, float]:
+    """Median seconds of drawing a batch, of forward and backward on its first rows, and of the update.
+
+    The fourth number is the mean tokens of a whole batch.
+    """
     model = GPT(config.model)
     optimizers = build_optimizers(model, config.optimizer)
-    drawing, stepping, tokens = [], [], 0
+    times, tokens = [], 0
     for index in range(rounds + 1):
         began = time.perf_counter()
         batch = draw(config, index)
         drawn = time.perf_counter()
-        loss_of(model, replace(batch, tokens=batch.tokens[:rows], targets=batch.targets[:rows])).backward()  # type: ignore[no-untyped-call]
+        part = replace(batch, tokens=batch.tokens[:rows], targets=batch.targets[:rows])
+        torch.autograd.backward(loss_of(model, part))
+        learned = time.perf_counter()
         nn.utils.clip_grad_norm_(model.parameters(), config.optimizer.clip)
         for optimizer in optimizers:
             optimizer.step()
             optimizer.zero_grad()
+        updated = time.perf_counter()
         if index:  # the first one is warm-up
-            drawing.append(drawn - began)
-            stepping.append(time.perf_counter() - drawn)
+            times.append((drawn - began, learned - drawn, updated - learned))
             tokens += batch.tokens.numel()
-    return median(drawing), median(stepping), tokens / rounds
+    drawing, learning, updating = (median(each) for each in zip(*times, strict=True))
+    return drawing, learning, updating, tokens / rounds
 
 
 def share_at_cpu_scale(threads: int) -> None:
     torch.set_num_threads(threads)
     config = preset("cpu")
-    drawing, stepping, _ = shares(config, rounds=ROUNDS, rows=config.batch_size)
+    drawing, learning, updating, _ = seconds_of(config, ROUNDS, config.batch_size)
+    step = drawing + learning + updating
     print(
-        f"cpu scale, {threads} thread{'s' * (threads > 1)}: {1e3 * drawing:.2f} ms to draw a batch, "
-        f"{1e3 * stepping:.1f} ms for the step that eats it: {drawing / (drawing + stepping):.1%}"
+        f"cpu scale, {threads} thread(s): {1e3 * step:.1f} ms a step, of which {1e3 * drawing:.2f} ms draw "
+        f"the batch ({drawing / step:.1%}) and {1e3 * updating:.1f} ms are the optimizers'"
     )
 
 
 def share_at_paper_size(threads: int) -> None:
-    """A step of 256 rows is not run: one of a few rows is, and scaled up in proportion, optimizer left out."""
+    """The paper's step is not run: one of a few rows is, its forward and backward scaled in proportion."""
     torch.set_num_threads(threads)
     config = preset("paper")
-    drawing, stepping, tokens = shares(config, rounds=1, rows=PAPER_ROWS)
-    whole = stepping * config.batch_size / PAPER_ROWS
-    weights = count_parameters(GPT(config.model))
+    drawing, learning, updating, tokens = seconds_of(config, 1, PAPER_ROWS)
+    step = drawing + learning * config.batch_size / PAPER_ROWS + updating
     print(
-        f"paper size, {threads} thread{'s' * (threads > 1)}: {1e3 * drawing:.0f} ms to draw a batch of "
-        f"{tokens:,.0f} tokens; about {whole:,.0f} s for the step, extrapolated from {stepping:.1f} s for "
-        f"{PAPER_ROWS} of its {config.batch_size} rows: {drawing / whole:.2%}"
+        f"paper size, {threads} thread(s): about {step:,.0f} s a step of {tokens:,.0f} tokens on this CPU, "
+        f"of which {1e3 * drawing:.0f} ms draw the batch ({drawing / step:.2%}); forward and backward are "
+        f"extrapolated from {learning:.1f} s for {PAPER_ROWS} of {config.batch_size} rows"
     )
-    # Forward and backward take about six operations a weight and token.
-    rate = 6 * weights * tokens / (drawing / 0.05)
-    print(f"  (5 % would be reached by a device that trains at {rate / 1e12:.0f} TFLOP/s)")
+    # Forward and backward take about six operations a weight and token, attention not counted.
+    rate = 6 * count_parameters(GPT(config.model)) * tokens / (drawing / 0.05)
+    print(f"  (drawing would be 5 % of it on a device that trains at {rate / 1e12:,.0f} TFLOP/s)")
 
 
 def main() -> None:
-    """Print tokens a second beside the peers on one and two threads, then what making batches adds to a step."""
+    """Print tokens a second beside the peers, then what making the batches adds to a step."""
     ratios = [compare(preset("cpu"), threads) for threads in (1, 2)]
     print(f"\nours over the faster peer: {' and '.join(f'{ratio:.2f}' for ratio in ratios)} times\n")
     for threads in (1, 2):

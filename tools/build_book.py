@@ -28,9 +28,8 @@ from myst_parser.config.main import MdParserConfig
 from sphinx_external_toc.parsing import parse_toc_yaml
 
 LIBRARY = "unseen_lib"
-SHELL_CALL = re.compile(
-    r"^\s*([!%].*\bunseen|%%(ba)?sh)", re.MULTILINE
-)  # `!unseen train` imports what __main__ does
+# A shell line such as `!unseen train` imports whatever the command line does.
+SHELL_CALL = re.compile(r"^\s*([!%].*\bunseen|%%(ba)?sh)", re.MULTILINE)
 CELL_MAGIC = re.compile(r"\A\s*%%.*\n")
 NOISE = "Kernel is running over TCP without encryption"  # true of every kernel, on loopback
 COLORS = re.compile(r"\x1b\[[0-9;]*m")

@@ -1,6 +1,7 @@
 """Every figure of the book. Functions take results and return a matplotlib figure; none of them computes one.
 
-Colors are Okabe and Ito's, told apart by readers with any color vision; lines also differ in marker and dash.
+Colors are from the palette of Okabe and Ito, made to stay apart for readers with any color vision; lines
+differ in marker and dash as well.
 Figures keep a light ground of their own, so that they read the same in the light and the dark theme.
 """
 
@@ -20,15 +21,15 @@ from unseen_lib.logic import Problem, Symbol, closure
 from unseen_lib.problems import IGNORE, SCENARIOS, Batch
 from unseen_lib.records import Interval, Record, interval, value_at
 
-BLUE, ORANGE, GREEN, RED, GRAY = "#0072B2", "#B35900", "#007A5A", "#B3273A", "#5A5A5A"
+BLUE, GREEN, ORANGE, GRAY = "#0072B2", "#009E73", "#D55E00", "#5A5A5A"
 SCENARIO_STYLE: dict[str, dict[str, Any]] = {
     "seen": {"color": BLUE, "marker": "o", "linestyle": "-", "label": "all names seen"},
-    "query_unseen": {"color": ORANGE, "marker": "s", "linestyle": "--", "label": "query unseen"},
-    "all_unseen": {"color": RED, "marker": "^", "linestyle": ":", "label": "all names unseen"},
+    "query_unseen": {"color": GREEN, "marker": "s", "linestyle": "--", "label": "query unseen"},
+    "all_unseen": {"color": ORANGE, "marker": "^", "linestyle": ":", "label": "all names unseen"},
 }
 ROW_STYLE: dict[str, dict[str, Any]] = {
     "seen": {"color": BLUE, "marker": "o", "linestyle": "-", "label": "seen rows"},
-    "unseen": {"color": RED, "marker": "^", "linestyle": ":", "label": "unseen rows"},
+    "unseen": {"color": ORANGE, "marker": "^", "linestyle": ":", "label": "unseen rows"},
     "fresh": {"color": GRAY, "marker": "", "linestyle": "--", "label": "freshly drawn rows"},
 }
 MEASURES = {
@@ -121,7 +122,14 @@ def _symbol_places(problem: Problem) -> dict[Symbol, tuple[int, int]]:
 
 
 def _box(
-    axes: Axes, place: tuple[float, float], text: str, shape: str, fill: str, ink: str, edge: str, width: float
+    axes: Axes,
+    place: tuple[float, float],
+    text: str,
+    shape: str,
+    fill: str,
+    ink: str,
+    edge: str,
+    width: float,
 ) -> Text:
     box = {"boxstyle": shape, "facecolor": fill, "edgecolor": edge, "linewidth": width}
     return axes.text(*place, text, ha="center", va="center", color=ink, bbox=box, zorder=3)
@@ -196,7 +204,9 @@ def validity_over_seeds(records: Sequence[Record], scenarios: Sequence[str] = SC
     return figure
 
 
-def training_curves(curve: Sequence[dict[str, Any]], quantities: Sequence[str] = ("proof_validity",)) -> Figure:
+def training_curves(
+    curve: Sequence[dict[str, Any]], quantities: Sequence[str] = ("proof_validity",)
+) -> Figure:
     """One run: shares of each scenario's problems against the step, a panel a quantity."""
     figure, panels = _share_panels(quantities, chance=value_at(curve[-1], ("seen", "answer_chance")))
     for axes, quantity in zip(panels, quantities, strict=True):
@@ -209,7 +219,7 @@ def training_curves(curve: Sequence[dict[str, Any]], quantities: Sequence[str] =
 
 
 def against_names(records: Sequence[Record], quantities: Sequence[str] = ("proof_validity",)) -> Figure:
-    """A grid: final shares against the number of training names, a dot a seed, mean and 95 % interval drawn."""
+    """A grid: final shares against the number of training names, a dot a seed, mean and 95 % interval."""
     names = sorted({record.names for record in records})
     figure, panels = _share_panels(quantities, chance=value_at(records[0].final, ("seen", "answer_chance")))
     for axes, quantity in zip(panels, quantities, strict=True):
@@ -233,7 +243,8 @@ def against_names(records: Sequence[Record], quantities: Sequence[str] = ("proof
 
 def _share_panels(quantities: Sequence[str], chance: float) -> tuple[Figure, list[Axes]]:
     """Panels side by side for shares between 0 and 1; those for answers show what a fixed answer reaches."""
-    figure, grid = plt.subplots(1, len(quantities), figsize=(max(6.4, 3.8 * len(quantities)), 3.9), squeeze=False)
+    size = (max(6.4, 3.8 * len(quantities)), 3.9)
+    figure, grid = plt.subplots(1, len(quantities), figsize=size, squeeze=False)
     panels = list(grid.flat)
     for axes, quantity in zip(panels, quantities, strict=True):
         axes.set(title=_words(quantity), ylabel="share of problems", ylim=(-0.04, 1.04))
@@ -245,14 +256,16 @@ def _share_panels(quantities: Sequence[str], chance: float) -> tuple[Figure, lis
     return figure, panels
 
 
-def _error_bars(axes: Axes, places: Sequence[float], means: Sequence[Interval], style: Mapping[str, Any]) -> None:
+def _error_bars(
+    axes: Axes, places: Sequence[float], means: Sequence[Interval], style: Mapping[str, Any]
+) -> None:
     middle = [mean.mean for mean in means]
     ends = [[mean.mean - mean.low for mean in means], [mean.high - mean.mean for mean in means]]
     axes.errorbar(places, middle, yerr=ends, capsize=3, **style)
 
 
 def error_shares(counts: Mapping[str, Mapping[str, int]]) -> Figure:
-    """What goes wrong: for each scenario (a key of ``counts``), how many failed proofs have which first error."""
+    """What goes wrong: for each scenario in ``counts``, how many failed proofs have which first error."""
     kinds = [kind for kind in dict.fromkeys(kind for group in counts.values() for kind in group)]
     totals = {kind: sum(group.get(kind, 0) for group in counts.values()) for kind in kinds}
     kinds = sorted((kind for kind in kinds if totals[kind]), key=lambda kind: totals[kind])
@@ -270,20 +283,27 @@ def error_shares(counts: Mapping[str, Mapping[str, int]]) -> Figure:
     return figure
 
 
-def row_measures(curves: Sequence[Sequence[dict[str, Any]]], measures: Sequence[str] = tuple(MEASURES)) -> Figure:
+def row_measures(
+    curves: Sequence[Sequence[dict[str, Any]]], measures: Sequence[str] = tuple(MEASURES)
+) -> Figure:
     """Small multiples: each measure of the rows against the step; with several runs, their mean and range."""
     columns = 3 if len(measures) > 2 else len(measures)
-    figure, grid = plt.subplots(
-        -(-len(measures) // columns), columns, figsize=(3.2 * columns, 2.7 * -(-len(measures) // columns)), squeeze=False
-    )
+    lines = -(-len(measures) // columns)
+    figure, grid = plt.subplots(lines, columns, figsize=(3.2 * columns, 2.7 * lines), squeeze=False)
     steps = [entry["step"] for entry in curves[0]]
     for axes, measure in zip(grid.flat, measures, strict=False):
         for group, style in ROW_STYLE.items():
-            values = np.array([[value_at(entry, ("rows", group, measure)) for entry in curve] for curve in curves])
+            path = ("rows", group, measure)
+            values = np.array([[value_at(entry, path) for entry in curve] for curve in curves])
             axes.plot(steps, values.mean(0), **{**style, "markersize": 3})
             if len(curves) > 1:
-                axes.fill_between(steps, values.min(0), values.max(0), color=style["color"], alpha=0.15, linewidth=0)
-        axes.set(title=MEASURES[measure], xlabel="training step")
+                band = {"color": style["color"], "alpha": 0.15, "linewidth": 0}
+                axes.fill_between(steps, values.min(0), values.max(0), **band)
+        axes.set_title(MEASURES[measure])
+        if measure != "logit":  # each from its zero, so that a small change looks small
+            axes.set_ylim(-0.05, 1.05) if "cosine" in measure else axes.set_ylim(bottom=0)
+        if axes in grid[-1]:
+            axes.set_xlabel("training step")
     for axes in list(grid.flat)[len(measures) :]:
         axes.set_visible(False)
     handles, labels = grid.flat[0].get_legend_handles_labels()

@@ -17,15 +17,15 @@ from unseen_lib.exercises import Wrong, exercise, expect_close
 @exercise("3.1", "The mean cosine without listing pairs")
 def check_mean_cosine(mean_cosine: Callable[..., Any]) -> None:
     """``mean_cosine(rows)`` is the mean cosine over pairs of rows (N, D), without an N x N matrix."""
-    for rows, wanted, about in [
+    for example, wanted, about in [
         ([[1.0, 0.0], [0.0, 1.0]], 0.0, "two orthogonal rows"),
         ([[3.0, 4.0], [3.0, 4.0], [3.0, 4.0]], 1.0, "three equal rows"),
         ([[1.0, 0.0], [5.0, 0.0], [-2.0, 0.0]], -1 / 3, "on a line: one pair agrees, two oppose"),
     ]:
-        matrix = torch.tensor(rows, dtype=torch.float64)
+        matrix = torch.tensor(example, dtype=torch.float64)
         got = mean_cosine(matrix.clone())
-        _explain_mean_cosine(got, matrix, f"mean_cosine({rows})")
-        expect_close(got, wanted, f"mean_cosine({rows}): {about}")
+        _explain_mean_cosine(got, matrix, f"mean_cosine({example})")
+        expect_close(got, wanted, f"mean_cosine({example}): {about}")
     rows = _normal(400, 8, seed=31) + 0.3
     with _Work() as work:
         got = mean_cosine(rows.clone())
@@ -188,7 +188,7 @@ class _Work(TorchDispatchMode):
     """Counts tensor operations and remembers the size of the largest result."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.operations = self.largest = 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

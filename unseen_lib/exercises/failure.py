@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import random
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -23,7 +24,7 @@ _VOCABULARY = Vocabulary("compact", 32, 16)
 # ---------------------------------------------------------------------------------------------- 2.1
 @exercise("2.1", "Greedy decoding")
 def check_greedy(greedy: Callable[..., Any]) -> None:
-    """``greedy(model, prompt, eos, max_new_tokens)`` is the list of ids that the model writes after the prompt."""
+    """``greedy(model, prompt, eos, max_new_tokens)`` is the list of ids that follow the prompt."""
     adding = _Adding(8)
     for prompt, eos, most, about in [
         ([1, 2], 7, 3, "each new token depends on all tokens before it, the written ones included"),
@@ -40,11 +41,11 @@ def check_greedy(greedy: Callable[..., Any]) -> None:
         prompt = batch.tokens[row, : int(batch.prompt_length[row])].tolist()
         ids = written[row].tolist()
         wanted = ids[: ids.index(_VOCABULARY.eos) + 1] if _VOCABULARY.eos in ids else ids
-        _expect_ids(greedy, model, prompt, _VOCABULARY.eos, 6, wanted, "an untrained GPT; unseen_lib.generate wrote")
+        _expect_ids(greedy, model, prompt, _VOCABULARY.eos, 6, wanted, "an untrained GPT")
 
 
 class _Adding(nn.Module):
-    """Writes the sum of all tokens so far, modulo V: wrong as soon as one of them is left out. (B, T) -> (B, T, V)"""
+    """Writes the sum of all tokens so far, modulo V: another word as soon as one of them is left out."""
 
     def __init__(self, size: int) -> None:
         super().__init__()
@@ -63,7 +64,13 @@ def _continued(prompt: Sequence[int], eos: int, most: int) -> list[int]:
 
 
 def _expect_ids(
-    greedy: Callable[..., Any], model: nn.Module, prompt: list[int], eos: int, most: int, wanted: list[int], about: str
+    greedy: Callable[..., Any],
+    model: nn.Module,
+    prompt: list[int],
+    eos: int,
+    most: int,
+    wanted: list[int],
+    about: str,
 ) -> None:
     given = list(prompt)
     got = greedy(model, given, eos, most)
@@ -81,7 +88,7 @@ def _expect_ids(
     elif got[: len(wanted)] == wanted:
         hint = "it goes on after <eos>, or writes more than max_new_tokens"
     else:
-        hint = "the model must read the whole text again for each token, and only the logits at its last place count"
+        hint = "for each token the model must read the whole text again; only the logits at its end count"
     raise Wrong(f"{call}: {about}.\n  returned {got}\n  expected {wanted}\n  Look here: {hint}.")
 
 
@@ -90,19 +97,21 @@ def _expect_ids(
 def check_score(score: Callable[..., Any]) -> None:
     """``score(said, truth)`` is (answer accuracy, the same over true queries, chance)."""
     yes, no = True, False
-    for said, truth, about in [
+    examples: list[tuple[list[bool | None], list[bool], str]] = [
         ([yes, no, no, yes], [yes, no, yes, no], "two of four are right, one of the two true queries"),
         ([no, no, no, no], [yes, no, no, no], "always no: as good as chance, and no true query is right"),
         ([yes, yes, yes], [yes, yes, no], "always yes: every true query is right"),
         ([None, None, no], [yes, no, no], "no answer is never right, also not where no would be"),
-    ]:
-        _expect_shares(score(list(said), list(truth)), said, truth, about)
-    generator = torch.Generator().manual_seed(22)
+    ]
+    rng = random.Random(22)
     for _ in range(50):
-        codes = torch.randint(3, (9,), generator=generator).tolist()
-        truth = [*torch.randint(2, (8,), generator=generator).bool().tolist(), True]
-        said = [(no, yes, None)[code] for code in codes]
-        _expect_shares(score(list(said), list(truth)), said, truth, "a random example")
+        said = [rng.choice((yes, no, None)) for _ in range(9)]
+        examples.append((said, [True, *rng.choices((yes, no), k=8)], "a random example"))
+    for said, truth, about in examples:
+        _expect_shares(score(list(said), list(truth)), said, truth, about)
+
+
+_SHARES = ("accuracy", "accuracy over true queries", "chance")
 
 
 def _expect_shares(got: object, said: Sequence[bool | None], truth: Sequence[bool], about: str) -> None:
@@ -112,8 +121,8 @@ def _expect_shares(got: object, said: Sequence[bool | None], truth: Sequence[boo
     wanted = (sum(right) / len(right), sum(true) / len(true), max(share, 1 - share))
     call = f"said:  {_column(said)}\ntruth: {_column(truth)}\nscore(said, truth)"
     if not isinstance(got, tuple) or len(got) != 3:
-        raise Wrong(f"{call}\n  returned {got!r}\n  expected three numbers, (accuracy, accuracy over true queries, chance)")
-    for name, number, target in zip(("accuracy", "accuracy over true queries", "chance"), got, wanted, strict=True):
+        raise Wrong(f"{call}\n  returned {got!r}\n  expected three numbers, ({', '.join(_SHARES)})")
+    for name, number, target in zip(_SHARES, got, wanted, strict=True):
         if isinstance(number, int | float) and math.isclose(number, target, abs_tol=1e-6):
             continue
         hint = about
@@ -129,12 +138,14 @@ def _column(answers: Sequence[bool | None]) -> str:
 # ---------------------------------------------------------------------------------------------- 2.3
 @exercise("2.3", "How far from being written")
 def check_rank_of_first(rank_of_first: Callable[..., Any]) -> None:
-    """``rank_of_first(logits, targets, prompt_length)`` is, (B,), how many words beat the first one that was due."""
+    """``rank_of_first(logits, targets, prompt_length)`` counts the words ahead of the first one due."""
     logits = torch.tensor([[[0.0, 0.0, 9.0, 0.0], [1.0, 4.0, 3.0, 2.0], [9.0, 0.0, 0.0, 0.0]]])
     for due, rank in [(1, 0), (2, 1), (3, 2), (0, 3)]:
         targets, length = torch.tensor([[-100, due, 0]]), torch.tensor([2])
-        got = rank_of_first(logits.clone(), targets, length)
-        _expect_ranks(got, torch.tensor([rank]), f"one problem, prompt of 2, logits there {logits[0, 1].tolist()}, due {due}")
+        about = (
+            f"one problem, prompt of 2 words, logits at its end {logits[0, 1].tolist()}, word {due} is due"
+        )
+        _expect_ranks(rank_of_first(logits.clone(), targets, length), torch.tensor([rank]), about)
     model, batch = _random_model(), _batch()
     with torch.inference_mode():
         logits = model(batch.tokens)
@@ -151,7 +162,9 @@ def _ranks(logits: Tensor, batch: Batch) -> Tensor:
 
 def _expect_ranks(got: object, wanted: Tensor, about: str) -> None:
     if isinstance(got, Tensor) and got.shape == wanted.shape and torch.equal(got, wanted + 1):
-        raise Wrong(f"{about}\n  all ranks are too large by one: count the words that are strictly ahead, from 0.")
+        raise Wrong(
+            f"{about}\n  all ranks are too large by one: count only the words that are strictly ahead."
+        )
     expect_close(got, wanted, f"{about}\nrank_of_first(logits, targets, prompt_length)")
 
 

@@ -60,6 +60,8 @@ def check_first_wrong_step(first_wrong_step: Callable[..., Any]) -> None:
         ("a b c e", 3, "no rule gives e"),
         ("", None, "an empty list has no wrong step"),
     ]:
+        symbols: list[Any] = text.split()
+        _expect_step(first_wrong_step(problem, list(symbols)), wanted, problem, symbols, about)
     rng = random.Random(12)
     for problem in _random_problems(200):
         symbols = [step.new for step in prove(problem, rng=rng).compact().steps]
@@ -78,9 +80,7 @@ def _first_wrong_step(problem: Problem, symbols: list[Any]) -> int | None:
     return None
 
 
-def _expect_step(
-    got: object, wanted: int | None, problem: Problem, symbols: list[Any], about: str
-) -> None:
+def _expect_step(got: object, wanted: int | None, problem: Problem, symbols: list[Any], about: str) -> None:
     if got == wanted and type(got) is type(wanted):
         return
     drawing = f"rules:   {_drawn(problem.rules)}\nfacts:   {_listed(problem.facts)}\n"
@@ -106,8 +106,10 @@ def check_rename(rename: Callable[..., Any]) -> None:
         _expect_problem(got, _renamed(problem, names), f"rename(problem, {names})", about)
     for random_problem in _random_problems(100):
         new_names: dict[Any, str] = {symbol: f"N{i}" for i, symbol in enumerate(random_problem.symbols)}
-        new = rename(random_problem, dict(names))
-        _expect_problem(new, _renamed(random_problem, names), "rename(problem, names)", "a random problem")
+        got = rename(random_problem, dict(new_names))
+        _expect_problem(
+            got, _renamed(random_problem, new_names), "rename(problem, names)", "a random problem"
+        )
 
 
 def _renamed(problem: Problem, names: dict[Any, str]) -> Problem:
