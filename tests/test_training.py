@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+from functools import partial
 
 import pytest
 import torch
@@ -30,8 +31,10 @@ from unseen_lib.training import (
     loss_of,
     schedule_factor,
     to_json,
-    train,
 )
+from unseen_lib.training import train as train_anywhere
+
+train = partial(train_anywhere, device="cpu")  # bits are promised on one CPU thread, and a GPU may be here
 
 
 def smoke(**changes):
@@ -75,7 +78,8 @@ KILLED = """
         return {{}}
 
     config = preset("smoke", policy={policy!r}, copy={copy}, steps=24)
-    train(config, measure=kill, measure_every=1, folder={folder!r}, checkpoint_every=5, progress=False)
+    kept = {{"folder": {folder!r}, "checkpoint_every": 5}}
+    train(config, measure=kill, measure_every=1, device="cpu", progress=False, **kept)
 """
 
 
@@ -151,7 +155,8 @@ FULL_DISK = """
         return {{}}
 
     config = preset("smoke", steps=24)
-    train(config, measure=fill, measure_every=5, folder={folder!r}, checkpoint_every=5, progress=False)
+    kept = {{"folder": {folder!r}, "checkpoint_every": 5}}
+    train(config, measure=fill, measure_every=5, device="cpu", progress=False, **kept)
 """
 
 
@@ -302,14 +307,18 @@ def test_parts_that_do_not_fit_fail_before_training_with_one_sentence(make, mess
     assert "\n" not in str(caught.value)
 
 
-def test_no_progress_is_printed_when_switched_off(capsys, monkeypatch):
+def test_a_run_says_where_it_runs_and_how_far_it_is_unless_switched_off(tmp_path, capsys, monkeypatch):
+    train(smoke(steps=2), progress=False)
+    assert capsys.readouterr() == ("", "")
     monkeypatch.setenv("UNSEEN_PROGRESS", "off")
     train(smoke(steps=2))
-    assert capsys.readouterr() == ("", "")
-    monkeypatch.delenv("UNSEEN_PROGRESS")
-    train(smoke(steps=2))
     printed = capsys.readouterr()
-    assert "device: cpu" in printed.out and "training" in printed.err
+    assert "device: cpu, 1 thread, float32: it was asked for" in printed.out and printed.err == ""
+    monkeypatch.delenv("UNSEEN_PROGRESS")
+    train(smoke(steps=2), folder=tmp_path)
+    assert "training" in capsys.readouterr().err
+    train(smoke(steps=2), folder=tmp_path)
+    assert "going on from step 2 of 2" in capsys.readouterr().out
 
 
 def test_a_child_process_is_not_needed_to_save(tmp_path):

@@ -119,6 +119,7 @@ def run_jupyter_book(book: Path) -> tuple[int, str]:
     program = str(Path(sys.executable).with_name("jupyter-book"))
     command = [program, "build", str(book), "--all", "-W", "-n", "--keep-going"]
     environment = os.environ | {"PYTHONUNBUFFERED": "1", "PYDEVD_DISABLE_FILE_VALIDATION": "1"}
+    environment["UNSEEN_PROGRESS"] = "off"  # a bar that moves in a notebook is a hundred lines on a page
     output = ""
     with subprocess.Popen(
         command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, encoding="utf-8"

@@ -190,8 +190,8 @@ def choose_device(device: str | None = None) -> tuple[torch.device, torch.dtype,
     if device is None:
         if torch.cuda.is_available():
             name = torch.cuda.get_device_name()
-            return torch.device("cuda"), torch.float32, f"a GPU is here ({name}); float32 runs on all of them"
-        return torch.device("cpu"), torch.float32, "no CUDA GPU is here; float32 is what a CPU is fast at"
+            return torch.device("cuda"), torch.float32, f"a GPU is here ({name}); float32 suits all"
+        return torch.device("cpu"), torch.float32, "no CUDA GPU here, and CPUs are fast at float32"
     if device.startswith("cuda") and not torch.cuda.is_available():
         raise ConfigError(f"device={device!r} was asked for, but torch sees no CUDA GPU; use 'cpu'")
     return torch.device(device), torch.float32, "it was asked for"
@@ -299,8 +299,8 @@ def train(
         CPU threads. Defaults to one below width 256, where a second one gains nothing and costs the
         bit-for-bit repeatability that one thread has.
     progress : bool, optional
-        Show a bar, or a line a minute where there is neither terminal nor notebook. By default yes, unless
-        the environment says ``UNSEEN_PROGRESS=off``.
+        False prints nothing. Otherwise where it runs is said, and a bar is shown, or a line a minute where
+        there is neither terminal nor notebook; by default not if ``UNSEEN_PROGRESS=off``.
 
     Returns
     -------
@@ -325,8 +325,8 @@ def train(
         )
         path = Path(folder) / CHECKPOINT if folder is not None else None
         start, loss = _resume(path, run, optimizers)
-        if not start:
-            _announce(run, progress)
+        if progress is not False:
+            _announce(run, start, path)
 
         def save(step: int) -> None:
             if path is not None:
@@ -456,12 +456,11 @@ def progress_bar(items: Any, what: str, wanted: bool | None = None, total: int |
     )
 
 
-def _announce(run: Run, progress: bool | None) -> None:
-    if progress is not False and os.environ.get("UNSEEN_PROGRESS") != "off":
-        print(
-            f"device: {run.device}, {run.dtype}, {run.threads} CPU thread(s), because {run.reason}",
-            flush=True,
-        )
+def _announce(run: Run, start: int, path: Path | None) -> None:
+    threads = f"{run.threads} thread{'s' if run.threads > 1 else ''}"
+    print(f"device: {run.device}, {threads}, {run.dtype}: {run.reason}", flush=True)
+    if start:
+        print(f"going on from step {start} of {run.config.steps}, kept in {path}", flush=True)
 
 
 def peak_memory_mb(device: torch.device) -> float | None:
