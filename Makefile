@@ -6,7 +6,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help book test check test-slow lab bench pins clean distclean
+.PHONY: help book test check test-slow venv lab bench pins clean distclean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 18
@@ -24,6 +24,8 @@ check: .venv/ready-test ## lint, format and types only
 
 test-slow: .venv/ready-test ## the tests that take minutes each
 	$(BIN)/pytest -m slow
+
+venv: .venv/made ## an empty environment, to put a PyTorch of your choice into first
 
 lab: .venv/ready-lab ## JupyterLab on the chapters (right-click a page, Open With, Notebook)
 	$(BIN)/jupyter lab --notebook-dir=. chapters
