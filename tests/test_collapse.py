@@ -238,3 +238,13 @@ def test_a_parameter_in_single_precision_is_measured_without_touching_it() -> No
 def test_what_cannot_be_measured_is_refused(call: Callable[[], float], says: str) -> None:
     with pytest.raises(ValueError, match=says):
         call()
+
+
+def test_logit_spread_is_zero_where_rows_differ_in_nothing_that_a_feature_sees() -> None:
+    generator = torch.Generator().manual_seed(0)
+    features = torch.randn(50, 16, generator=generator)
+    features[:, 8:] = 0
+    for _ in range(200):
+        rows = torch.randn(30, 16, generator=generator)
+        rows[:, :8] = rows[0, :8] * 1e3
+        assert logit_spread(rows, features) == pytest.approx(0, abs=1e-3)

@@ -155,7 +155,7 @@ def test_modes_and_weights_are_left_as_they_were():
 
 
 # ------------------------------------------------------------------------------------------------- counting
-def perfect(model, tokens, prompt_length, *, vocabulary, max_new_tokens):
+def perfect(model, tokens, prompt_length, *, vocabulary, max_new_tokens, adjust):
     """Stands in for `generate`: a model that proves everything."""
     rows = []
     for row, length in zip(tokens.tolist(), prompt_length.tolist(), strict=True):
@@ -165,7 +165,7 @@ def perfect(model, tokens, prompt_length, *, vocabulary, max_new_tokens):
     return torch.tensor([row + [vocabulary.pad] * (max_new_tokens - len(row)) for row in rows])
 
 
-def pessimist(model, tokens, prompt_length, *, vocabulary, max_new_tokens):
+def pessimist(model, tokens, prompt_length, *, vocabulary, max_new_tokens, adjust):
     """Stands in for `generate`: a model that only ever says no."""
     return torch.tensor([[vocabulary.no, vocabulary.eos]] * len(tokens))
 

@@ -3,12 +3,15 @@
 import cmath
 import math
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
 
 from unseen_lib.errors import ConfigError
+from unseen_lib.experiments import preset
 from unseen_lib.model import GPT, GPTConfig, KVCache, count_parameters, rotate, rotations, visible
+from unseen_lib.training import train
 
 PLAIN = GPTConfig(vocab_size=19, width=12, layers=3, heads=3, mlp_width=10, context=16)
 VARIANTS = {
@@ -23,18 +26,40 @@ VARIANTS = {
     "copy slices": replace(PLAIN, copy=True, copy_combine="slices"),
     "copy bare": replace(PLAIN, copy=True, copy_heads=2, copy_rope=False, copy_norm=False),
     "one layer": replace(PLAIN, layers=1, copy=True, rope_base=50.0),
+    "copy every": replace(PLAIN, copy=True, copy_where="every", copy_heads=2, local_window=3),
+    "identity": replace(PLAIN, identity=True),
+    "identity and copy": replace(PLAIN, heads=2, head_dim=8, local_window=2, identity=True, copy=True),
+}
+COPYING = {name: config for name, config in VARIANTS.items() if config.copy} | {
+    f"{combine}{' rope' * rope}{' norm' * norm} {where}": replace(
+        PLAIN,
+        copy=True,
+        copy_heads=2,
+        copy_combine=combine,
+        copy_rope=rope,
+        copy_norm=norm,
+        copy_where=where,
+    )
+    for combine in ("mean", "sum", "slices")
+    for rope in (False, True)
+    for norm in (False, True)
+    for where in ("last", "every")
 }
 every_variant = pytest.mark.parametrize("config", VARIANTS.values(), ids=VARIANTS.keys())
+every_copy = pytest.mark.parametrize("config", COPYING.values(), ids=COPYING.keys())
 
 
 def build(config: GPTConfig, seed: int = 0) -> GPT:
-    """A model in float64 whose gains are not all the same, so that a missing one shows."""
+    """A model in float64 whose gains are not all the same and whose scalars not 0: a missing one shows."""
     generator = torch.Generator().manual_seed(seed)
     model = GPT(config, generator).double()
     with torch.no_grad():
         for module in model.modules():
             if isinstance(module, torch.nn.LayerNorm):
                 module.weight.mul_(torch.rand(config.width, generator=generator) + 0.5)
+        for name, parameter in model.named_parameters():
+            if name.endswith("identity"):
+                parameter.copy_(torch.randn(config.heads, generator=generator) / 4)
     return model
 
 
@@ -46,8 +71,11 @@ def distinct_tokens(batch: int, length: int, config: GPTConfig) -> torch.Tensor:
 
 
 # ---------------------------------------------------------------------------------- the written-out reference
-def reference_logits(model: GPT, tokens: list[int]) -> torch.Tensor:
-    """Logits (T, V) of one row, in loops over heads and positions, from nothing but the weights."""
+def reference(model: GPT, tokens: list[int]) -> tuple[torch.Tensor, list[torch.Tensor]]:
+    """One row, in loops over heads and positions, from nothing but the weights.
+
+    Logits (T, V), and the map (H, T, T) of each copy attention, from the bottom.
+    """
     c, w = model.config, model.state_dict()
     head_dim = c.head_dim or c.width // c.heads
 
@@ -66,7 +94,9 @@ def reference_logits(model: GPT, tokens: list[int]) -> torch.Tensor:
             out += [z.real, z.imag]
         return torch.tensor(out, dtype=torch.float64)
 
-    def weights(x: torch.Tensor, name: str, head: int, rope: bool, window: int | None) -> torch.Tensor:
+    def weights(
+        x: torch.Tensor, name: str, head: int, rope: bool, window: int | None, alike: float = 0.0
+    ) -> torch.Tensor:
         """Attention map (T, T) of one head, row by row."""
         rows = slice(head * head_dim, (head + 1) * head_dim)
         q = torch.einsum("td,kd->tk", x, w[f"{name}.query.weight"][rows])
@@ -77,13 +107,14 @@ def reference_logits(model: GPT, tokens: list[int]) -> torch.Tensor:
             scores = []
             for s in range(first, t + 1):
                 a, b = (turn(q[t], t), turn(k[s], s)) if rope else (q[t], k[s])
-                scores.append(math.exp(float(torch.einsum("k,k->", a, b)) / math.sqrt(head_dim)))
+                score = float(torch.einsum("k,k->", a, b) + alike * torch.einsum("d,d->", x[t], x[s]))
+                scores.append(math.exp(score / math.sqrt(head_dim)))
             for s, score in enumerate(scores):
                 table[t, first + s] = score / sum(scores)
         return table
 
     embedded = torch.stack([w["embedding"][token] for token in tokens])
-    y = below = embedded
+    y, maps = embedded, []
     for i in range(c.layers):
         below, name = y, f"blocks.{i}"
         x = norm(y, w[f"{name}.attention_norm.weight"])
@@ -92,32 +123,59 @@ def reference_logits(model: GPT, tokens: list[int]) -> torch.Tensor:
             v = torch.einsum(
                 "td,kd->tk", x, w[f"{name}.attention.value.weight"][h * head_dim : (h + 1) * head_dim]
             )
-            table = weights(x, f"{name}.attention", h, True, c.local_window if i == 0 else None)
+            alike = float(w[f"{name}.attention.score_identity"][h]) if c.identity else 0.0
+            window = c.local_window if i == 0 else None
+            table = weights(x, f"{name}.attention", h, True, window, alike)
             heads.append(torch.einsum("ts,sk->tk", table, v))
+            if c.identity:
+                y = y + float(w[f"{name}.attention.value_identity"][h]) * torch.einsum("ts,sd->td", table, x)
         middle = y + torch.einsum("tk,dk->td", torch.cat(heads, 1), w[f"{name}.attention.output.weight"])
         z = torch.einsum("td,md->tm", norm(middle, w[f"{name}.mlp_norm.weight"]), w[f"{name}.expand.weight"])
         z = z * (1 + torch.erf(z / math.sqrt(2))) / 2
         y = middle + torch.einsum("tm,dm->td", z, w[f"{name}.contract.weight"])
-    if c.copy:
-        x = norm(below, w.get("copy.norm.weight"))
+        if not c.copy or (c.copy_where == "last" and i < c.layers - 1):
+            continue
+        name = f"copy_blocks.{len(maps)}"
+        x = norm(below, w.get(f"{name}.norm.weight"))
         count = c.copy_heads or c.heads
         size = c.width // count
-        for h in range(count):
-            copied = torch.einsum("ts,sd->td", weights(x, "copy", h, c.copy_rope, None), embedded)
+        maps.append(torch.stack([weights(x, name, h, c.copy_rope, None) for h in range(count)]))
+        for h, table in enumerate(maps[-1]):
+            copied = torch.einsum("ts,sd->td", table, embedded)
             if c.copy_combine == "slices":
                 kept = torch.zeros_like(copied)
                 kept[:, h * size : (h + 1) * size] = copied[:, h * size : (h + 1) * size]
                 copied = kept
             y = y + (copied / count if c.copy_combine == "mean" else copied)
-    return torch.einsum("td,vd->tv", norm(y, w["norm.weight"]), w["embedding" if c.tied else "untied"])
+    unembedding = w["embedding" if c.tied else "untied"]
+    return torch.einsum("td,vd->tv", norm(y, w["norm.weight"]), unembedding), maps
 
 
 @every_variant
 def test_logits_equal_the_written_out_reference(config: GPTConfig) -> None:
     model = build(config)
     tokens = torch.randint(config.vocab_size, (2, 7), generator=torch.Generator().manual_seed(1))
-    expected = torch.stack([reference_logits(model, row) for row in tokens.tolist()])
+    expected = torch.stack([reference(model, row)[0] for row in tokens.tolist()])
     torch.testing.assert_close(model(tokens), expected, rtol=0, atol=1e-10)
+
+
+@every_copy
+def test_copy_attention_and_its_maps_equal_the_written_out_reference(config: GPTConfig) -> None:
+    model = build(config)
+    tokens = torch.randint(config.vocab_size, (1, 6), generator=torch.Generator().manual_seed(1))
+    logits, maps = reference(model, tokens[0].tolist())
+    torch.testing.assert_close(model(tokens)[0], logits, rtol=0, atol=1e-10)
+    assert len(maps) == (config.layers if config.copy_where == "every" else 1)
+    for above, expected in enumerate(reversed(maps), start=1):
+        seen = model.copy_attention_map(tokens, layer=-above)
+        torch.testing.assert_close(seen[0], expected, rtol=0, atol=1e-12)
+        assert torch.equal(model.copy_attention_map(tokens, layer=config.layers - above), seen)
+    with pytest.raises(ValueError, match=f"layer {-1 - config.layers} of {config.layers} has no copy"):
+        model.copy_attention_map(tokens, layer=-1 - config.layers)
+    padded = torch.cat([tokens.new_zeros(1, 3), tokens], 1)
+    seen = model.copy_attention_map(padded, start=torch.tensor([3]))
+    torch.testing.assert_close(seen[0, :, 3:, 3:], maps[-1], rtol=0, atol=1e-12)
+    assert (seen[0, :, 3:, :3] == 0).all()
 
 
 # ------------------------------------------------------------------------------------ what may depend on what
@@ -255,13 +313,83 @@ def test_features_with_the_cache_equal_those_without(config: GPTConfig, pieces: 
 def test_copy_attention_that_looks_everywhere_copies_the_running_mean(combine: str, factor: int) -> None:
     config = replace(PLAIN, copy=True, copy_heads=4, copy_combine=combine)
     model = build(config)
-    assert model.copy is not None
-    torch.nn.init.zeros_(model.copy.query.weight)  # all scores 0
+    copy = model.copy_blocks[-1]
+    torch.nn.init.zeros_(copy.query.weight)  # all scores 0
     generator = torch.Generator().manual_seed(6)
     y, embedded = torch.randn(2, 2, 6, config.width, dtype=torch.float64, generator=generator)
     rotation = rotations(0, 6, config.head_size, config.rope_base, y)
     mean = embedded.cumsum(1) / torch.arange(1, 7)[:, None]
-    torch.testing.assert_close(model.copy(y, embedded, rotation, None, None), factor * mean)
+    torch.testing.assert_close(copy(y, embedded, rotation, None, None), factor * mean)
+
+
+def test_a_map_of_what_is_not_there_is_refused() -> None:
+    tokens = torch.zeros(1, 4, dtype=torch.long)
+    with pytest.raises(ValueError, match="layer -1 of 3 has no copy attention: copy is False"):
+        GPT(PLAIN).copy_attention_map(tokens)
+    with pytest.raises(ValueError, match=r"layer 1 of 3 has no copy attention: .* copy_where is 'last'"):
+        GPT(replace(PLAIN, copy=True)).copy_attention_map(tokens, layer=1)
+
+
+def test_the_top_copy_attention_of_every_layer_is_the_one_of_the_last() -> None:
+    one = GPT(replace(PLAIN, copy=True))
+    every = GPT(replace(PLAIN, copy=True, copy_where="every"))
+    assert one.copy_beside[:-1] == [None, None]
+    assert one.copy_beside[-1] is one.copy_blocks[0]
+    assert every.copy_beside == list(every.copy_blocks)
+    every.load_state_dict(one.state_dict() | {k: v for k, v in every.state_dict().items() if "copy" in k})
+    every.copy_blocks[-1].load_state_dict(one.copy_blocks[0].state_dict())
+    for below in every.copy_blocks[:-1]:
+        below.forward = lambda y, *rest: torch.zeros_like(y)
+    tokens = distinct_tokens(2, 9, PLAIN)
+    assert torch.equal(every(tokens), one(tokens))
+
+
+# --------------------------------------------------------------------------------------- the identity scalars
+@pytest.mark.parametrize("start", [None, torch.tensor([0, 3])])
+def test_identity_scalars_start_at_0_where_they_change_nothing(start: torch.Tensor | None) -> None:
+    plain, model = (
+        GPT(replace(PLAIN, identity=identity), torch.Generator().manual_seed(0)).double()
+        for identity in (False, True)
+    )
+    scalars = model.state_dict().keys() - plain.state_dict().keys()
+    names = ("score_identity", "value_identity")
+    assert scalars == {f"blocks.{i}.attention.{name}" for i in range(PLAIN.layers) for name in names}
+    for name, value in model.state_dict().items():
+        assert (value == (0 if name in scalars else plain.state_dict()[name])).all()
+        if name in scalars:
+            assert value.shape == (PLAIN.heads,)  # build_optimizers takes 1-d parameters for gains
+    tokens = distinct_tokens(2, 12, PLAIN)
+    # A longer sum of products may be added up in another order, hence the last bits.
+    expected = plain.features(tokens, start=start)
+    torch.testing.assert_close(model.features(tokens, start=start), expected, rtol=0, atol=1e-14)
+
+
+def test_every_scalar_receives_a_gradient_from_the_start() -> None:
+    model = GPT(replace(PLAIN, identity=True), torch.Generator().manual_seed(0))
+    model(distinct_tokens(2, 12, PLAIN)).square().sum().backward()
+    for name, parameter in model.named_parameters():
+        if name.endswith("identity"):
+            assert (parameter.grad != 0).all(), name
+
+
+@pytest.mark.parametrize("options", [{"identity": True}, {"copy": True, "copy_where": "every"}], ids=str)
+def test_the_new_forms_train_and_resume_to_the_same_bits(options: dict[str, object], tmp_path: Path) -> None:
+    config = preset("smoke", steps=24)
+    config = replace(config, model=replace(config.model, **options))
+
+    def stop(model: GPT, step: int) -> dict[str, object]:
+        if step == 11:
+            raise KeyboardInterrupt
+        return {}
+
+    kept = {"folder": tmp_path, "checkpoint_every": 5, "device": "cpu", "progress": False}
+    with pytest.raises(KeyboardInterrupt):
+        train(config, measure=stop, measure_every=1, **kept)
+    resumed, whole = train(config, **kept), train(config, device="cpu", progress=False)
+    start = GPT(config.model, torch.Generator().manual_seed(config.seed)).state_dict()
+    for name, value in whole.model.state_dict().items():
+        assert torch.equal(value, resumed.model.state_dict()[name])
+        assert (value != start[name]).any(), name
 
 
 # ----------------------------------------------------------------------------------- sizes and initial values
@@ -282,7 +410,7 @@ def test_a_seed_means_the_same_weights_and_leaves_global_randomness_alone(config
     assert torch.equal(torch.get_rng_state(), before)
     for name, value in one.items():
         assert torch.equal(value, same[name])
-        assert torch.equal(value, other[name]) == name.endswith("norm.weight")
+        assert torch.equal(value, other[name]) == name.endswith(("norm.weight", "identity"))
 
 
 def test_initial_values() -> None:
@@ -358,6 +486,7 @@ def test_half_precision_stays_half_and_close() -> None:
         ({"output_scale": -1.0}, "output_scale is -1.0"),
         ({"final_gain": math.nan}, "final_gain is nan"),
         ({"copy_combine": "max"}, "copy_combine is 'max', but it must be 'mean', 'sum' or 'slices'"),
+        ({"copy_where": "first"}, "copy_where is 'first', but it must be 'last' or 'every'"),
         ({"copy": True, "copy_heads": 0}, "copy_heads is 0"),
         (
             {"copy": True, "copy_heads": 5, "copy_combine": "slices"},

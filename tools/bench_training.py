@@ -16,8 +16,9 @@ from torch import Tensor, nn
 
 from unseen_lib.experiments import preset
 from unseen_lib.model import GPT, GPTConfig, count_parameters
+from unseen_lib.optimizers import build_optimizers
 from unseen_lib.problems import IGNORE, Batch, sample_batch
-from unseen_lib.training import TrainConfig, build_optimizers, loss_of
+from unseen_lib.training import TrainConfig, loss_of
 
 ROUNDS = 20
 PAPER_ROWS = 4  # of the paper's 256, so that a step fits in the memory and the patience of a laptop

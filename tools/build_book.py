@@ -17,6 +17,7 @@ import subprocess
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
+from importlib.metadata import PackageNotFoundError, version
 from importlib.util import resolve_name
 from pathlib import Path
 from typing import Any
@@ -29,8 +30,8 @@ from sphinx_external_toc.parsing import parse_toc_yaml
 
 LIBRARY = "unseen_lib"
 # A shell line such as `!unseen train` imports whatever the command line does.
-SHELL_CALL = re.compile(r"^\s*([!%].*\bunseen|%%(ba)?sh)", re.MULTILINE)
-CELL_MAGIC = re.compile(r"\A\s*%%.*\n")
+SHELL_CALL = re.compile(r"^\s*((\w+\s*=\s*)?[!%].*\bunseen|%%(ba)?sh)", re.MULTILINE)
+CELL_MAGICS = re.compile(r"\A(\s*%%.*\n)+")
 NOISE = "Kernel is running over TCP without encryption"  # true of every kernel, on loopback
 COLORS = re.compile(r"\x1b\[[0-9;]*m")
 FAILURE = re.compile(r"^(?P<chapter>.+): WARNING: Executing notebook failed: (?P<error>\w+)", re.MULTILINE)
@@ -91,13 +92,16 @@ def chapter_key(notebook: Any, book: Path) -> str:
     code = [cell.source for cell in notebook.cells if cell.cell_type == "code"]
     names = {f"{LIBRARY}.__main__"} if SHELL_CALL.search("\n".join(code)) else set()
     for source in code:
-        names.update(imports_of(TransformerManager().transform_cell(CELL_MAGIC.sub("", source)), ""))
+        names.update(imports_of(TransformerManager().transform_cell(CELL_MAGICS.sub("", source)), ""))
     files = library_closure(names, book)
     if book / LIBRARY / "records.py" in files:  # what reads the recorded runs
         files.update(file for file in (book / LIBRARY / "recorded").rglob("*.json*") if file.is_file())
 
     digest = hashlib.sha256()
     digest.update(f"{platform.python_version()} {os.environ.get('UNSEEN_SCALE', 'cpu')}".encode())
+    for package in ("torch", "numpy"):  # which need not be those of constraints.txt
+        with suppress(PackageNotFoundError):
+            digest.update(version(package).encode())
     for file in (book / "constraints.txt", *sorted(files)):
         digest.update(f"\0{file.relative_to(book)}\0".encode() + file.read_bytes())
     return digest.hexdigest()
@@ -144,11 +148,27 @@ def why_it_failed(output: str) -> str:
     return f"the book was not built: {chapter} failed while it ran ({reason}; see above)"
 
 
+def read_state(file: Path) -> dict[str, Any]:
+    """Keys and times of the last successful runs; nothing if the file is missing or was cut off."""
+    try:
+        state: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+    except (FileNotFoundError, ValueError):
+        return {}
+    return state
+
+
+def write_state(file: Path, state: dict[str, Any]) -> None:
+    """Write it whole or not at all."""
+    unfinished = file.with_suffix(".unfinished")
+    unfinished.write_text(json.dumps(state, indent=1), encoding="utf-8")
+    unfinished.replace(file)
+
+
 def build(book: Path) -> int:
     """Build the book in folder `book`; the return value is an exit status."""
     state_file = book / "_build" / "chapters.json"
     state_file.parent.mkdir(exist_ok=True)
-    state = json.loads(state_file.read_text(encoding="utf-8")) if state_file.exists() else {}
+    state = read_state(state_file)
     cache = get_cache(book / "_build" / ".jupyter_cache")
     notebooks = notebooks_of(book)
     keys = {name: chapter_key(notebook, book) for name, notebook in notebooks.items()}
@@ -156,7 +176,7 @@ def build(book: Path) -> int:
     state = {name: entry for name, entry in state.items() if entry["key"] == keys.get(name)}
     drop_other_runs(cache, state)
     # Written before anything runs: a build that is killed must not leave a key beside outputs of another.
-    state_file.write_text(json.dumps(state, indent=1), encoding="utf-8")
+    write_state(state_file, state)
     earlier = {record.pk for record in cache.list_cache_records()}
 
     status, output = run_jupyter_book(book)
@@ -167,7 +187,7 @@ def build(book: Path) -> int:
             record = cache.match_cache_notebook(notebook)
             state[name] = {"key": keys[name], "seconds": round(record.data["execution_seconds"], 1)}
             print(f"{name}: {state[name]['seconds']} s" + (" (kept)" if record.pk in earlier else ""))
-    state_file.write_text(json.dumps(state, indent=1), encoding="utf-8")
+    write_state(state_file, state)
     if status != 0:
         print(why_it_failed(output), file=sys.stderr, flush=True)
         return 1

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import platform
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import torch
 
 from unseen_lib import __version__
+from unseen_lib.checkpoint import check_writable
 from unseen_lib.errors import CheckpointError, ConfigError
 from unseen_lib.experiments import (
     POLICIES,
@@ -28,7 +28,7 @@ from unseen_lib.experiments import (
     run_name,
 )
 from unseen_lib.problems import SCENARIOS
-from unseen_lib.records import load_grid, record_of, recorded_folder, save_record
+from unseen_lib.records import is_recorded, record_of, recorded_folder, save_record
 from unseen_lib.training import NonFiniteLoss, choose_device, train
 
 
@@ -95,6 +95,11 @@ def _train(options: argparse.Namespace) -> int:
         seed=options.seed,
         steps=options.steps,
     )
+    if options.out and is_recorded(config, options.out):
+        print(f"{options.out} holds this run already")
+        return 0
+    if options.out:
+        check_writable(options.out.parent)
     run = train(config, measure=measurement(config), folder=options.folder, device=options.device)
     print(f"{run_name(config)}: {run.seconds:.0f} s, {run.tokens_per_second:,.0f} tokens/s")
     print(f"{'problems':<14}{'whole proofs':>14}{'answers':>10}   (answers by chance: 0.50)")
@@ -112,6 +117,8 @@ def _train(options: argparse.Namespace) -> int:
 
 
 def _grid(options: argparse.Namespace) -> int:
+    if options.seeds < 1:
+        raise ConfigError(f"seeds={options.seeds} must be at least 1")
     configs = product(
         options.scale or current_scale(),
         policies=options.policy,
@@ -132,10 +139,10 @@ def _record(options: argparse.Namespace) -> int:
     return _report(record(options.name, processes=options.processes), recorded_folder() / options.name)
 
 
-def _report(failed: object, folder: Path) -> int:
+def _report(failed: Mapping[str, str], folder: Path) -> int:
     if failed:
-        print(f"failed, and not recorded: {json.dumps(failed, indent=2)}", file=sys.stderr)
-    print(f"{len(load_grid(folder.name, folder.parent))} runs in {folder}")
+        print(f"failed, and not recorded: {', '.join(failed)}", file=sys.stderr)
+    print(f"{len(list(folder.glob('*.json')))} runs in {folder}")
     return 1 if failed else 0
 
 
@@ -147,12 +154,12 @@ def _doctor() -> int:
     print(f"torch    {torch.__version__}, {torch.get_num_threads()} CPU threads")
     print(f"device   {device}, {str(dtype).removeprefix('torch.')}: {reason}")
     print(f"memory   {_memory()}; disk {free:.0f} GB free")
-    print(f"scale    {os.environ.get('UNSEEN_SCALE', 'cpu')} (set UNSEEN_SCALE to change it)")
+    print(f"scale    {current_scale()} (set UNSEEN_SCALE to change it)")
     problems = _what_will_not_work(free)
     for problem in problems:
         print(f"note     {problem}")
     if not problems:
-        print("All scales run here.")
+        print("Nothing speaks against the smoke, cpu and gpu scales; paper was made for a data-center GPU.")
     return 0
 
 

@@ -118,5 +118,12 @@ def replace_file(path: Path, write: Callable[[Path], object], *, what: str) -> N
         ) from error
 
 
+def check_writable(folder: Path) -> None:
+    """Raise CheckpointError if no file can be made in ``folder``: better before a run than after it."""
+    probe = folder / f".{os.getpid()}.probe"
+    replace_file(probe, lambda unfinished: unfinished.touch(), what="test file")
+    probe.unlink()
+
+
 def _shape(shape: torch.Size | None) -> str:
     return "missing" if shape is None else "×".join(str(size) for size in shape)

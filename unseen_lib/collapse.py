@@ -113,7 +113,8 @@ def logit_spread(rows: Tensor, features: Tensor) -> float:
     centered = rows - rows.mean(0)
     # sum over i, m of (centered_i . feature_m)^2 = <C^T C, F^T F>, without an (N, M) matrix
     total = ((centered.T @ centered) * (features.T @ features)).sum().item()
-    return math.sqrt(2 * total / ((len(rows) - 1) * len(features)))
+    # Where rows differ only in directions that no feature has, rounding can leave the sum just below 0.
+    return math.sqrt(max(2 * total, 0.0) / ((len(rows) - 1) * len(features)))
 
 
 def mean_logit(rows: Tensor, features: Tensor) -> float:

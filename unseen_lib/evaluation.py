@@ -8,7 +8,7 @@ the proof of a false query never mentions the query, so an unseen one cannot spo
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -21,6 +21,9 @@ from unseen_lib.model import GPT, KVCache
 from unseen_lib.problems import Task, longest_sequence, sample_batch
 from unseen_lib.transcripts import ERRORS, Transcript, read_transcript
 from unseen_lib.vocabulary import Vocabulary
+
+Adjust = Callable[[Tensor, Tensor], Tensor]
+"""From logits (B, V) and the prompts (B, T), padded on the left, to the logits that decoding compares."""
 
 
 @dataclass(frozen=True)
@@ -67,6 +70,7 @@ def evaluate(
     problems: int = 256,
     seed: int = 0,
     batch_size: int = 256,
+    adjust: Adjust | None = None,
 ) -> Evaluation:
     """Accuracy, proof validity and errors on test problems; for the parameters see `transcribe`."""
     return summarize(
@@ -78,6 +82,7 @@ def evaluate(
             problems=problems,
             seed=seed,
             batch_size=batch_size,
+            adjust=adjust,
         )
     )
 
@@ -118,6 +123,7 @@ def transcribe(
     problems: int = 256,
     seed: int = 0,
     batch_size: int = 256,
+    adjust: Adjust | None = None,
 ) -> list[Transcript]:
     """Let the model prove test problems, and read what it wrote.
 
@@ -129,6 +135,8 @@ def transcribe(
         Size and seed of the sample, drawn from the test stream.
     batch_size : int
         How many are decoded at a time; it changes speed and memory, not the sample.
+    adjust : Callable, optional
+        Changes the logits before each word is chosen; see `generate`.
 
     Raises
     ------
@@ -147,7 +155,7 @@ def transcribe(
         tokens, lengths = (x[first : first + batch_size] for x in (batch.tokens, batch.prompt_length))
         # Room for the longest proof of the task: none is cut off, and a text that would never end is.
         room = longest_sequence(task) + 1 - int(lengths.max())
-        written = generate(model, tokens, lengths, vocabulary=vocabulary, max_new_tokens=room)
+        written = generate(model, tokens, lengths, vocabulary=vocabulary, max_new_tokens=room, adjust=adjust)
         transcripts += read_transcripts(tokens, lengths, written, vocabulary)
     return transcripts
 
@@ -173,6 +181,7 @@ def generate(
     vocabulary: Vocabulary,
     max_new_tokens: int,
     use_cache: bool = True,
+    adjust: Adjust | None = None,
 ) -> Tensor:
     """Greedy decoding: each word is the one with the largest logit (of equal ones, that of the lowest id).
 
@@ -186,6 +195,10 @@ def generate(
     use_cache : bool
         Read each token once and keep its keys and values, or read the whole text again for each new word.
         Both write the same, unless two logits are equal up to rounding.
+    adjust : Callable, optional
+        ``adjust(logits, prompts)`` is called for each word with the model's logits (B, V) and the prompts
+        (B, T), their right ends aligned and ``<pad>`` before shorter ones, and returns the logits (B, V) to
+        choose by. It may forbid a token with -inf.
 
     Returns
     -------
@@ -197,7 +210,7 @@ def generate(
     ConfigError
         If prompt and completion do not fit the model's context.
     FloatingPointError
-        If the largest logit is not finite.
+        If the model's largest logit is not finite.
     """
     width = int(prompt_length.max())
     context = model.config.context
@@ -207,19 +220,23 @@ def generate(
             f"{context + 1 - width} after a prompt of {width} tokens."
         )
     device = model.embedding.device
-    unread, start = _left_pad(tokens.to(device), prompt_length.to(device), width, vocabulary.pad)
+    prompts, start = _left_pad(tokens.to(device), prompt_length.to(device), width, vocabulary.pad)
+    unread = prompts
     cache = KVCache(width + max_new_tokens) if use_cache else None
     done = torch.zeros(len(tokens), dtype=torch.bool, device=device)
     written: list[Tensor] = []
     with _evaluating(model):
         while len(written) < max_new_tokens and not done.all():
             features = model.features(unread, cache=cache, start=start)[:, -1]  # (B, D)
-            largest, word = model.unembed(features).max(-1)  # (B,)
+            logits = model.unembed(features)  # (B, V)
+            largest, word = logits.max(-1)  # (B,)
             if not largest.isfinite().all():
                 raise FloatingPointError(
                     f"the logits of completion word {len(written)} are not finite: the model's weights have "
                     "overflowed or hold NaN; take an earlier checkpoint."
                 )
+            if adjust is not None:
+                word = adjust(logits, prompts).max(-1).indices
             word = word.masked_fill(done, vocabulary.pad)
             done |= word == vocabulary.eos
             written.append(word)

@@ -7,25 +7,29 @@ with frozen embeddings; sizes there are tuned, all other names and seeds ran aft
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 from collections.abc import Iterable, Mapping
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from concurrent.futures.process import BrokenProcessPool
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import replace
 from multiprocessing import get_context
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from unseen_lib.checkpoint import check_writable
 from unseen_lib.collapse import functional_spread, logit_spread, mean_logit, measure_rows
+from unseen_lib.controls import evaluate_controls
 from unseen_lib.embeddings import EmbeddingPolicy
-from unseen_lib.errors import CheckpointError, ConfigError
+from unseen_lib.errors import ConfigError
 from unseen_lib.evaluation import evaluate
 from unseen_lib.model import GPT, GPTConfig
+from unseen_lib.optimizers import OptimizerConfig
 from unseen_lib.problems import IGNORE, SCENARIOS, Task, check_vocabulary, longest_sequence, sample_batch
-from unseen_lib.records import load_record, record_of, recorded_folder, save_record
-from unseen_lib.training import Measure, OptimizerConfig, TrainConfig, progress_bar, train
+from unseen_lib.records import is_recorded, record_of, recorded_folder, save_record
+from unseen_lib.training import Measure, TrainConfig, progress_bar, train
 from unseen_lib.vocabulary import Vocabulary
 
 SCALES = ("smoke", "cpu", "gpu", "paper")
@@ -190,7 +194,8 @@ def measurement(config: TrainConfig, *, problems: int = 256) -> Measure:
     Its answers hold, for each scenario of ``SCENARIOS``, the fields of an evaluation; under ``rows`` the
     measures of the ``seen`` rows, the ``unseen`` rows and of ``fresh`` rows, drawn as at the start; and under
     ``suppression`` how far the mean logit of the unseen rows lies above that of the seen ones (nats). The
-    rows are compared by the features of the model on seen problems, where the loss looks.
+    rows are compared by the features of the model on seen problems, where the loss looks. At the last step
+    there are ``controls`` too: what `evaluate_controls` finds for ``all_unseen``.
 
     Raises
     ------
@@ -235,6 +240,12 @@ def measurement(config: TrainConfig, *, problems: int = 256) -> Measure:
         }
         answers["rows"] = {name: row_measures(group, features) for name, group in groups.items()}
         answers["suppression"] = answers["rows"]["unseen"]["logit"] - answers["rows"]["seen"]["logit"]
+        if step == config.steps:
+            answers["controls"] = {
+                "all_unseen": evaluate_controls(
+                    model, config.task, config.vocabulary, problems=problems, seed=TEST_SEED
+                )
+            }
         return answers
 
     return measure
@@ -300,6 +311,7 @@ def recorded_grids() -> dict[str, dict[str, TrainConfig]]:
     return {
         "smoke": product("smoke", names=(32,), seeds=(0,)),
         "baseline": product("cpu"),
+        "main": product("cpu", policies=POLICIES, copies=(False, True)),
         "longer": product("cpu", names=(512,), seeds=range(3), steps=6000),
         "deviations": {
             f"without-{deviation}-seed{seed}": without(deviation, preset("cpu", names=512, seed=seed))
@@ -318,8 +330,8 @@ def run_grid(
 ) -> Mapping[str, str]:
     """Train every config whose record is not in ``folder`` yet, each in a process of its own.
 
-    A finished run is on disk before the next begins, so a grid that is stopped goes on where it was. A run
-    that fails does not stop the others.
+    A finished run is recorded at once, and one under way keeps checkpoints under ``.unfinished``, so a grid
+    that is stopped goes on where it was. A run that fails or is killed does not stop the others.
 
     Parameters
     ----------
@@ -338,54 +350,65 @@ def run_grid(
     Raises
     ------
     CheckpointError
-        If the folder holds a run of the same name with another config, or a file that is no record.
+        If the folder cannot be written, or holds under the name of a run anything but that run.
     """
-    missing = {name: config for name, config in configs.items() if not _is_recorded(config, folder, name)}
+    missing = {
+        name: config for name, config in configs.items() if not is_recorded(config, folder / f"{name}.json")
+    }
+    check_writable(folder)
     if processes is None:
-        processes = 1 if torch.cuda.is_available() else os.cpu_count() or 1
+        processes = 1 if torch.cuda.is_available() else available_cores()
     failed: dict[str, str] = {}
-    # Spawned, not forked: a forked child inherits torch's thread pools in an unusable state.
-    with ProcessPoolExecutor(
-        max(1, processes), mp_context=get_context("spawn"), max_tasks_per_child=1
-    ) as pool:
+    with ThreadPoolExecutor(max(1, processes)) as pool:  # each thread waits for the process of one run
         runs = {
-            pool.submit(_run_one, config, folder / f"{name}.json", measure_points): name
+            pool.submit(_in_own_process, config, folder, name, measure_points): name
             for name, config in missing.items()
         }
         for done in progress_bar(as_completed(runs), f"{folder.name} grid", total=len(runs)):
-            try:
-                failed[runs[done]] = done.result()
-            except BrokenProcessPool as error:  # a worker was killed, say for want of memory
-                failed[runs[done]] = str(error)
-            if failed[runs[done]]:
-                print(f"{runs[done]} failed: {failed[runs[done]]}", file=sys.stderr, flush=True)
-    return {name: reason for name, reason in failed.items() if reason}
+            reason = done.result()
+            if reason:
+                failed[runs[done]] = reason
+                print(f"{runs[done]} failed: {reason}", file=sys.stderr, flush=True)
+    return failed
 
 
-def _is_recorded(config: TrainConfig, folder: Path, name: str) -> bool:
-    path = folder / f"{name}.json"
-    if not path.exists():
-        return False
-    if load_record(path).train_config() != config:
-        raise CheckpointError(
-            f"{path} is a run with other settings than this grid's {name}; it is left alone: choose another "
-            "folder, or move it away"
-        )
-    return True
+def available_cores() -> int:
+    """CPU cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _run_one(config: TrainConfig, path: Path, measure_points: int) -> str:
-    """Train and record one run. Returns why it failed, in words, or "" if it did not.
-
-    Words, for an exception that cannot be rebuilt in the parent process would take the other runs with it.
-    """
-    every = max(1, config.steps // measure_points)
+def _in_own_process(config: TrainConfig, folder: Path, name: str, measure_points: int) -> str:
+    """Train and record one run in a process of its own. Returns why it failed, in words, or ""."""
+    # Spawned, not forked: a forked child inherits torch's thread pools in an unusable state.
+    context = get_context("spawn")
+    receiver, sender = context.Pipe(duplex=False)
+    work = (config, folder, name, measure_points, sender)
+    process = context.Process(target=_run_one, args=work, daemon=True)
+    process.start()
+    sender.close()
     try:
-        run = train(config, measure=measurement(config), measure_every=every, progress=False)
-        save_record(record_of(run), path)
+        reason: str = receiver.recv()
+    except EOFError:  # it was killed, say for want of memory
+        process.join()
+        return f"its process ended with status {process.exitcode} before the run was done"
+    process.join()
+    return reason
+
+
+def _run_one(config: TrainConfig, folder: Path, name: str, measure_points: int, answer: Connection) -> None:
+    """Train, record, and answer with why it failed; in words, since not every exception can be sent."""
+    every = max(1, config.steps // measure_points)
+    unfinished = folder / ".unfinished" / name
+    reason = ""
+    try:
+        run = train(
+            config, measure=measurement(config), measure_every=every, folder=unfinished, progress=False
+        )
+        save_record(record_of(run), folder / f"{name}.json")
+        shutil.rmtree(unfinished)
     except Exception as error:
-        return f"{type(error).__name__}: {error}"
-    return ""
+        reason = f"{type(error).__name__}: {error}"
+    answer.send(reason)
 
 
 def record(name: str, *, processes: int | None = None, folder: Path | None = None) -> Mapping[str, str]:

@@ -5,11 +5,12 @@ and one matrix ``W_E`` that both reads tokens and writes them. With ``X`` the on
 
     Y_0     = X W_E
     A_i     = attention_i(LN(Y_i))
-    Y_{i+1} = Y_i + A_i + MLP_i(LN(Y_i + A_i))
-    p       = softmax(LN(Y_L + copy(Y_{L-1})) W_E^T)
+    Y_{i+1} = Y_i + A_i + MLP_i(LN(Y_i + A_i)) + copy_i(Y_i)
+    p       = softmax(LN(Y_L) W_E^T)
 
-where the last line's ``copy`` is there only if asked for. Shapes: B batch, T tokens, S columns attended to
-(T, or more with a cache), H heads, K width of a head, D width, V vocabulary.
+where ``copy_i`` is there only if asked for: in the paper in the last layer alone, beside its block. Shapes: B
+batch, T tokens, S columns attended to (T, or more with a cache), H heads, K width of a head, D width, V
+vocabulary.
 """
 
 import math
@@ -18,7 +19,7 @@ from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
-from einops import rearrange
+from einops import einsum, rearrange, repeat
 from torch import Tensor, nn
 
 from unseen_lib.errors import ConfigError
@@ -44,8 +45,14 @@ class GPTConfig:
         Longest sequence the model accepts.
     tied : bool
         Whether ``W_E`` also unembeds. The paper ties; untied is a control.
+    identity : bool
+        Whether every head of every layer has the two extra parameters of Boix-Adserà et al. 2024
+        (arXiv:2310.09753), the paper's predecessor: see ``Attention``. It leaves copy attention as it is.
     copy : bool
         Whether to add the paper's copy attention.
+    copy_where : {"last", "every"}
+        Beside the last block, as in the paper, or one copy attention with its own weights beside every block,
+        added to the stream where that block ends. The top one of "every" is the paper's.
     copy_heads : int, optional
         Its heads; by default ``heads``.
     copy_combine : {"mean", "sum", "slices"}
@@ -56,7 +63,7 @@ class GPTConfig:
     output_scale, final_gain, local_window
         Not in the paper: the ``cpu`` scale needs them to learn within a minute. They scale the initial
         weights with which a block writes to the stream, set the initial gain of the final LayerNorm, and let
-        a token in layer 0 see only that many tokens, itself included.
+        a token in layer 0 see only that many tokens, itself included (copy attention sees all there too).
 
     Raises
     ------
@@ -81,6 +88,8 @@ class GPTConfig:
     output_scale: float = 1.0
     final_gain: float = 1.0
     local_window: int | None = None
+    identity: bool = False
+    copy_where: str = "last"
 
     def __post_init__(self) -> None:
         sizes = ("vocab_size", "width", "layers", "heads", "mlp_width", "context")
@@ -105,6 +114,8 @@ class GPTConfig:
             raise ConfigError(
                 f"copy_combine is {self.copy_combine!r}, but it must be 'mean', 'sum' or 'slices'."
             )
+        if self.copy_where not in ("last", "every"):
+            raise ConfigError(f"copy_where is {self.copy_where!r}, but it must be 'last' or 'every'.")
         if self.copy and self.copy_combine == "slices" and self.width % self.copies:
             raise ConfigError(
                 f"copy_heads is {self.copies}, but it must divide width ({self.width}) to copy slices."
@@ -193,25 +204,51 @@ def linear(inputs: int, outputs: int) -> nn.Linear:
 
 
 class Attention(nn.Module):
-    """Causal multi-head self-attention with rotary positions."""
+    """Causal multi-head self-attention with rotary positions.
+
+    With ``identity``, head h has two scalars more, a_h and b_h, both 0 at first, which add a multiple of the
+    identity to its two products of weights (Boix-Adserà et al. 2024). W_Q W_K^T + a_h I also scores how alike
+    two tokens are; W_V W_O + b_h I also copies what the head looks at, even a name never trained on. There as
+    here x is what the head reads, the normalized stream. Their positions are a part of x; ours turn queries
+    and keys, and the paper does not say whether they would turn x too: they do not here, so that the same
+    name is equally alike at any distance.
+
+        scores_h = (q_h k_h^T + a_h x x^T) / sqrt(K)
+        out      = sum over h of softmax(scores_h) (v_h W_O_h + b_h x)
+    """
 
     def __init__(self, config: GPTConfig) -> None:
         super().__init__()
-        self.heads = config.heads
+        self.heads, self.scale = config.heads, 1 / math.sqrt(config.head_size)
         inner = config.heads * config.head_size
         # Three matrices, not one: Muon orthogonalizes each by itself, and one is no faster.
         self.query, self.key, self.value = (linear(config.width, inner) for _ in range(3))
         self.output = linear(inner, config.width)
+        # Vectors (H,), so that optimizers treat them like the other gains: no decay, no Muon.
+        self.score_identity = nn.Parameter(torch.zeros(config.heads)) if config.identity else None  # a
+        self.value_identity = nn.Parameter(torch.zeros(config.heads)) if config.identity else None  # b
 
     def forward(self, x: Tensor, rotation: Tensor, mask: Tensor | None, cache: KVCache | None) -> Tensor:
         q = rotate(rearrange(self.query(x), "b t (h k) -> b h t k", h=self.heads), rotation)
         k = rotate(rearrange(self.key(x), "b t (h k) -> b h t k", h=self.heads), rotation)
         v = rearrange(self.value(x), "b t (h k) -> b h t k", h=self.heads)
+        if self.score_identity is not None:
+            # Heads grow from K to K + D: the product of longer queries and keys is the sum of both scores.
+            whole = repeat(x, "b t d -> b h t d", h=self.heads)
+            q = torch.cat([q, self.score_identity[:, None, None] * whole], -1)
+            k, v = torch.cat([k, whole], -1), torch.cat([v, whole], -1)
         if cache is not None:
-            k, v = cache.extend(self, k, v)  # (B, H, S, K)
-        mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=mask is None)
-        added: Tensor = self.output(rearrange(mixed, "b h t k -> b t (h k)"))
-        return added  # (B, T, D)
+            k, v = cache.extend(self, k, v)  # (B, H, S, K), or K + D
+        mixed = F.scaled_dot_product_attention(
+            q, k, v, attn_mask=mask, is_causal=mask is None, scale=self.scale
+        )
+        if self.value_identity is None:
+            added: Tensor = self.output(rearrange(mixed, "b h t k -> b t (h k)"))
+            return added  # (B, T, D)
+        width = x.shape[-1]
+        mixed, copied = mixed[..., :-width], mixed[..., -width:]  # K and D of K + D
+        added = self.output(rearrange(mixed, "b h t k -> b t (h k)"))
+        return added + einsum(self.value_identity, copied, "h, b h t d -> b t d")
 
 
 class Block(nn.Module):
@@ -250,22 +287,26 @@ class CopyAttention(nn.Module):
         self, y: Tensor, embedded: Tensor, rotation: Tensor, mask: Tensor | None, cache: KVCache | None
     ) -> Tensor:
         """From the stream and the input embeddings, (B, T, D) each, to what is copied, (B, T, D)."""
+        if self.combine == "slices":
+            v = rearrange(embedded, "b t (h d) -> b h t d", h=self.heads)
+            return rearrange(self.attend(y, v, rotation, mask, cache), "b h t d -> b t (h d)")
+        v = rearrange(embedded, "b t d -> b 1 t d")  # every head copies whole rows
+        copied = self.attend(y, v, rotation, mask, cache)
+        return copied.mean(1) if self.combine == "mean" else copied.sum(1)
+
+    def attend(
+        self, y: Tensor, v: Tensor, rotation: Tensor, mask: Tensor | None, cache: KVCache | None
+    ) -> Tensor:
+        """What each head sees when the tokens show ``v``, (B, H or 1, T, any), in its place."""
         x = self.norm(y)
         q = rearrange(self.query(x), "b t (h k) -> b h t k", h=self.heads)
         k = rearrange(self.key(x), "b t (h k) -> b h t k", h=self.heads)
         if self.rope:
             q, k = rotate(q, rotation), rotate(k, rotation)
-        if self.combine == "slices":
-            v = rearrange(embedded, "b t (h d) -> b h t d", h=self.heads)
-        else:
-            v = rearrange(embedded, "b t d -> b 1 t d")  # every head copies whole rows
         if cache is not None:
             k, v = cache.extend(self, k, v)
         v = v.expand(-1, self.heads, -1, -1)
-        copied = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=mask is None)
-        if self.combine == "slices":
-            return rearrange(copied, "b h t d -> b t (h d)")
-        return copied.mean(1) if self.combine == "mean" else copied.sum(1)
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=mask is None)
 
 
 class GPT(nn.Module):
@@ -276,7 +317,8 @@ class GPT(nn.Module):
     config : GPTConfig
         Sizes and options.
     generator : torch.Generator, optional
-        Source of every initial weight, on the CPU: the same seed gives the same weights.
+        Source of every initial weight, on the CPU: the same seed gives the same weights. Left out, it is
+        torch's global one, which will do for counting weights and the like.
     """
 
     def __init__(self, config: GPTConfig, generator: torch.Generator | None = None) -> None:
@@ -286,7 +328,10 @@ class GPT(nn.Module):
         self.embedding = nn.Parameter(torch.empty(shape))  # W_E, (V, D)
         self.untied = None if config.tied else nn.Parameter(torch.empty(shape))  # an unembedding of its own
         self.blocks = nn.ModuleList([Block(config) for _ in range(config.layers)])
-        self.copy = CopyAttention(config) if config.copy else None
+        copies = {"last": 1, "every": config.layers}[config.copy_where] if config.copy else 0
+        self.copy_blocks = nn.ModuleList(
+            [CopyAttention(config) for _ in range(copies)]
+        )  # beside the top ones
         self.norm = nn.LayerNorm(config.width, bias=False)
         self._initialize(generator)
 
@@ -319,6 +364,11 @@ class GPT(nn.Module):
     def unembedding(self) -> Tensor:
         """The matrix that scores tokens, (V, D): ``W_E`` itself when tied."""
         return self.embedding if self.untied is None else self.untied
+
+    @property
+    def copy_beside(self) -> list[nn.Module | None]:
+        """The copy attention beside each block, None where there is none."""
+        return [None] * (len(self.blocks) - len(self.copy_blocks)) + list(self.copy_blocks)
 
     def features(
         self, tokens: Tensor, *, cache: KVCache | None = None, start: Tensor | None = None
@@ -358,15 +408,55 @@ class GPT(nn.Module):
         full = visible(length, past, start, None, tokens.device)
         local = visible(length, past, start, self.config.local_window, tokens.device)  # for layer 0
 
-        y = below = embedded
-        for i, block in enumerate(self.blocks):
-            below, y = y, block(y, rotation, local if i == 0 else full, cache)  # Y_i, Y_{i+1}
-        if self.copy is not None:
-            y = y + self.copy(below, embedded, rotation, full, cache)  # Y_{L-1}: beside the last block
+        y = embedded
+        for i, (block, copy) in enumerate(zip(self.blocks, self.copy_beside, strict=True)):
+            below, y = y, block(y, rotation, local if i == 0 else full, cache)
+            if copy is not None:
+                y = y + copy(below, embedded, rotation, full, cache)  # it reads Y_i, beside the block
         if cache is not None:
             cache.length += length
         normalized: Tensor = self.norm(y)
         return normalized  # (B, T, D)
+
+    @torch.no_grad()
+    def copy_attention_map(self, tokens: Tensor, *, layer: int = -1, start: Tensor | None = None) -> Tensor:
+        """Where each head of a copy attention looks when the model reads ``tokens``.
+
+        Parameters
+        ----------
+        tokens : Tensor (B, T)
+        layer : int
+            Which of the blocks it stands beside; counted from the top if negative.
+        start : Tensor (B,), optional
+            As for ``features``.
+
+        Returns
+        -------
+        Tensor (B, H, T, T)
+            Row t is a distribution over the columns up to t.
+
+        Raises
+        ------
+        ValueError
+            If there is no copy attention in that layer.
+        """
+        layers = len(self.blocks)
+        copy = self.copy_beside[layer] if -layers <= layer < layers else None
+        if not isinstance(copy, CopyAttention):
+            raise ValueError(
+                f"layer {layer} of {layers} has no copy attention: copy is {self.config.copy} and copy_where "
+                f"is {self.config.copy_where!r}."
+            )
+        calls: list[tuple[Tensor, ...]] = []
+        hook = copy.register_forward_pre_hook(lambda _, inputs: calls.append(inputs))
+        try:
+            self.features(tokens, start=start)
+        finally:
+            hook.remove()
+        y, _, rotation, mask, _ = calls[0]
+        # Token s shows a 1 in column s and nothing else: what a head then sees is how much it looks at each.
+        places = torch.eye(tokens.shape[1]).to(y).expand(len(tokens), 1, -1, -1)
+        return copy.attend(y, places, rotation, mask, None)
 
     def unembed(self, features: Tensor) -> Tensor:
         """Logits (..., V) of features (..., D)."""

@@ -108,14 +108,23 @@ def record_of(run: Run) -> Record:
 
 def device_name(device: str) -> str:
     """``"cpu"``, or the GPU's own name."""
-    return torch.cuda.get_device_name() if device == "cuda" else device
+    return torch.cuda.get_device_name(device) if device.startswith("cuda") else device
 
 
 def commit() -> str:
-    """Short commit of the checkout this library is imported from; "" where there is none."""
-    command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty=+"]
-    try:
+    """Short commit of the checkout this library is imported from, "" where there is none.
+
+    A ``+`` behind it says that the library's code differs from that commit; recorded runs do not count.
+    """
+
+    def git(*words: str) -> str:
+        command = ["git", "-C", str(Path(__file__).parent), *words]
         return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+    try:
+        git("ls-files", "--error-unmatch", Path(__file__).name)  # not a venv inside somebody else's checkout
+        changed = git("status", "--porcelain", "--", ".", ":(exclude)recorded")
+        return git("rev-parse", "--short", "HEAD") + ("+" if changed else "")
     except (OSError, subprocess.CalledProcessError):
         return ""
 
@@ -134,9 +143,35 @@ def recorded_folder() -> Path:
     return Path(str(resources.files("unseen_lib"))) / "recorded"
 
 
+def is_recorded(config: TrainConfig, path: Path) -> bool:
+    """Whether ``path`` holds a run of ``config``: False if there is no file yet.
+
+    Raises
+    ------
+    CheckpointError
+        If it holds anything else, which would be lost if the run were recorded there.
+    """
+    if not path.exists():
+        return False
+    if load_record(path).train_config() != config:
+        raise CheckpointError(
+            f"{path} is a run with other settings; it is left as it is: choose another place, or move it away"
+        )
+    return True
+
+
 def save_record(record: Record, path: Path) -> None:
-    """Write ``record`` to ``path``, whole or not at all. Raises CheckpointError if it cannot."""
-    text = json.dumps(asdict(record), separators=(",", ":"), allow_nan=False)
+    """Write ``record`` to ``path``, whole or not at all.
+
+    Raises
+    ------
+    CheckpointError
+        If it cannot be written, or a measurement is not a finite number.
+    """
+    try:
+        text = json.dumps(asdict(record), separators=(",", ":"), allow_nan=False)
+    except ValueError as error:
+        raise CheckpointError(f"a measurement for {path} is not a finite number ({error})") from error
     replace_file(path, lambda unfinished: unfinished.write_text(text + "\n"), what="record")
 
 
@@ -149,15 +184,14 @@ def load_record(path: Path) -> Record:
         If the file is truncated or is something else. It is left as it is.
     """
     try:
-        data = json.loads(path.read_text())
-        record = Record(**data)
+        record = Record(**json.loads(path.read_text()))
+        if record.format != FORMAT:
+            raise ValueError(f"format={record.format!r}, where {FORMAT!r} was expected")
+        record.train_config()
+        if not record.curve or not all("step" in entry for entry in record.curve):
+            raise ValueError("no measurements with their step")
     except (OSError, ValueError, TypeError) as error:
         raise CheckpointError(f"{path} is not a whole recorded run ({error}); it is left as it is") from error
-    if record.format != FORMAT or not record.curve:
-        raise CheckpointError(
-            f"{path} has format={record.format!r} and {len(record.curve)} measurements; "
-            f"a recorded run has format={FORMAT!r} and at least one. It is left as it is"
-        )
     return record
 
 
@@ -192,17 +226,19 @@ class Interval(NamedTuple):
 def interval(values: Iterable[float], level: float = 0.95) -> Interval:
     """Student's t interval for the mean of a few runs.
 
-    It rests on the spread between seeds alone. Where all seeds agree exactly (a share of 0 or 1), it has no
-    width: then the number of seeds and of problems says more than the interval.
+    It rests on the spread between seeds alone, and for shares it may reach past 0 or 1. Where all seeds agree
+    exactly (a share of 0 or 1), it has no width: then the number of seeds and of problems says more.
 
     Raises
     ------
     ValueError
-        With fewer than two values: one run says nothing about the spread.
+        With fewer than two values, of which one says nothing about the spread, or one that is not finite.
     """
     sample = list(values)
     if len(sample) < 2:
         raise ValueError(f"an interval needs at least two runs, and there are {len(sample)}")
+    if not all(map(math.isfinite, sample)):
+        raise ValueError(f"an interval needs finite values, and they are {sample}")
     mean = math.fsum(sample) / len(sample)
     variance = math.fsum((value - mean) ** 2 for value in sample) / (len(sample) - 1)
     half = float(stats.t.ppf((1 + level) / 2, len(sample) - 1)) * math.sqrt(variance / len(sample))

@@ -22,14 +22,13 @@ import torch.nn.functional as F
 from tqdm import tqdm
 
 from unseen_lib.checkpoint import load_checkpoint, read_state, save_checkpoint
-from unseen_lib.embeddings import EmbeddingPolicy, apply_policy, embedding_matrices, set_trainable
+from unseen_lib.embeddings import ActivePolicy, EmbeddingPolicy, check_policy
 from unseen_lib.errors import CheckpointError, ConfigError
 from unseen_lib.model import GPT, GPTConfig
+from unseen_lib.optimizers import OptimizerConfig, build_optimizers, schedule_factor
 from unseen_lib.problems import IGNORE, Batch, Task, check_vocabulary, longest_sequence, sample_batch
 from unseen_lib.vocabulary import Vocabulary
 
-HIDDEN_OPTIMIZERS = ("adamw", "muon")
-SCHEDULES = ("cosine", "stable_decay", "constant")
 CHECKPOINT = "checkpoint.safetensors"
 
 Measure = Callable[[GPT, int], dict[str, Any]]
@@ -37,65 +36,14 @@ Measure = Callable[[GPT, int], dict[str, Any]]
 
 # ---------------------------------------------------------------------------------------------- configuration
 @dataclass(frozen=True)
-class OptimizerConfig:
-    """Learning rates and what goes with them. The defaults are the paper's (arXiv:2604.21632).
+class TrainConfig:
+    """Everything that decides a run's final weights, apart from the machine.
 
     Parameters
     ----------
-    hidden : {"adamw", "muon"}
-        What updates the matrices inside the blocks. Gains and W_E are always updated by AdamW.
-    hidden_rate, gain_rate, embedding_rate : float
-        Peak learning rates of the hidden matrices, the LayerNorm gains and W_E.
-    schedule, embedding_schedule : {"cosine", "stable_decay", "constant"}
-        What the rate does after the warm-up; W_E may have one of its own. ``stable_decay`` stays at the peak
-        and falls in a line over the last ``decay_share`` of the run. Both end at ``final_factor``.
-    warmup_steps : int
-        Steps over which the rate rises in a line from ``initial_factor`` of the peak.
-    betas, eps : Adam's.
-    weight_decay : float
-        Decoupled decay of every matrix; gains are never decayed.
-    clip : float
-        Largest norm of the whole gradient.
-    """
-
-    hidden: str = "adamw"
-    hidden_rate: float = 1e-4
-    gain_rate: float = 1e-4
-    embedding_rate: float = 1e-4
-    schedule: str = "cosine"
-    embedding_schedule: str = "cosine"
-    warmup_steps: int = 2000
-    initial_factor: float = 0.1
-    final_factor: float = 0.1
-    decay_share: float = 0.3
-    betas: tuple[float, float] = (0.9, 0.98)
-    eps: float = 1e-9
-    weight_decay: float = 1e-3
-    clip: float = 1.0
-
-    def __post_init__(self) -> None:
-        if self.hidden not in HIDDEN_OPTIMIZERS:
-            raise ConfigError(f"hidden={self.hidden!r} is unknown; use one of {', '.join(HIDDEN_OPTIMIZERS)}")
-        for name in ("schedule", "embedding_schedule"):
-            if getattr(self, name) not in SCHEDULES:
-                raise ConfigError(
-                    f"{name}={getattr(self, name)!r} is unknown; use one of {', '.join(SCHEDULES)}"
-                )
-        for name in ("hidden_rate", "gain_rate", "embedding_rate", "clip", "eps"):
-            if not getattr(self, name) > 0:
-                raise ConfigError(f"{name}={getattr(self, name)} must be above 0")
-        if self.weight_decay < 0:
-            raise ConfigError(f"weight_decay={self.weight_decay} must be 0 or more")
-        if self.warmup_steps < 0:
-            raise ConfigError(f"warmup_steps={self.warmup_steps} must be 0 or more")
-        for name in ("initial_factor", "final_factor", "decay_share"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise ConfigError(f"{name}={getattr(self, name)} must lie between 0 and 1")
-
-
-@dataclass(frozen=True)
-class TrainConfig:
-    """Everything that decides a run's final weights, apart from the machine.
+    mask_unseen : bool
+        Leave the unseen names out of the softmax of the loss. Their rows then get no gradient at all, neither
+        to lower their logits nor to draw them together.
 
     Raises
     ------
@@ -111,13 +59,13 @@ class TrainConfig:
     steps: int = 50_000
     batch_size: int = 256
     seed: int = 0
+    mask_unseen: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("steps", "batch_size"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name}={getattr(self, name)} must be at least 1")
-        if self.seed < 0:
-            raise ConfigError(f"seed={self.seed} must be 0 or more")
+        for name, least, most in (("steps", 1, 10**9), ("batch_size", 1, 10**6), ("seed", 0, 10**9)):
+            value = getattr(self, name)
+            if not isinstance(value, int) or not least <= value <= most:
+                raise ConfigError(f"{name}={value!r} must be a whole number from {least} to {most}")
         check_vocabulary(self.task, self.vocabulary)
         if self.model.vocab_size != self.vocabulary.size:
             raise ConfigError(
@@ -128,6 +76,11 @@ class TrainConfig:
             raise ConfigError(
                 f"context={self.model.context} is too short for the task; its longest problem with its proof "
                 f"takes {longest_sequence(self.task)} tokens"
+            )
+        check_policy(self.policy, self.vocabulary, width=self.model.width, steps=self.steps)
+        if self.mask_unseen and self.vocabulary.unseen == 0:
+            raise ConfigError(
+                "mask_unseen=True has nothing to mask in a vocabulary with unseen=0; use unseen=1 or more"
             )
 
 
@@ -169,13 +122,13 @@ class Run:
 
 
 class NonFiniteLoss(RuntimeError):
-    """The loss or a gradient became infinite or not a number. ``step`` says when."""
+    """The loss, a gradient or a weight became infinite or not a number. ``step`` says when."""
 
     def __init__(self, step: int, saved: Path | None) -> None:
-        where = f" The weights before that step are in {saved}." if saved else ""
+        where = f" The last finite weights are in {saved}." if saved else ""
         super().__init__(
-            f"the loss or its gradient is not finite at step {step}, so the run stopped before that step "
-            f"changed any weight.{where} Try a lower learning rate or a longer warm-up."
+            f"the loss, its gradient or a weight is not finite at step {step}, so the run stopped there."
+            f"{where} Try a lower learning rate or a longer warm-up."
         )
         self.step = step
 
@@ -192,69 +145,35 @@ def choose_device(device: str | None = None) -> tuple[torch.device, torch.dtype,
             name = torch.cuda.get_device_name()
             return torch.device("cuda"), torch.float32, f"a GPU is here ({name}); float32 suits all"
         return torch.device("cpu"), torch.float32, "no CUDA GPU here, and CPUs are fast at float32"
-    if device.startswith("cuda") and not torch.cuda.is_available():
-        raise ConfigError(f"device={device!r} was asked for, but torch sees no CUDA GPU; use 'cpu'")
-    return torch.device(device), torch.float32, "it was asked for"
+    try:
+        place = torch.device(device)
+    except RuntimeError as error:
+        raise ConfigError(f"device={device!r} is unknown to torch; use 'cpu' or 'cuda'") from error
+    if place.type == "cuda" and (place.index or 0) >= torch.cuda.device_count():
+        seen = torch.cuda.device_count()
+        raise ConfigError(f"device={device!r} was asked for, but torch sees {seen} CUDA GPUs; use 'cpu'")
+    return place, torch.float32, "it was asked for"
 
 
-def schedule_factor(schedule: str, step: int, steps: int, config: OptimizerConfig) -> float:
-    """What the peak learning rate is multiplied by at ``step`` (counted from 0) of ``steps``."""
-    if step < config.warmup_steps:
-        return config.initial_factor + (1 - config.initial_factor) * (step + 1) / config.warmup_steps
-    if schedule == "constant":
-        return 1.0
-    if schedule == "cosine":
-        done = (step - config.warmup_steps) / max(1, steps - config.warmup_steps)
-        return config.final_factor + (1 - config.final_factor) * 0.5 * (1 + math.cos(math.pi * done))
-    left = (1 - step / steps) / config.decay_share if config.decay_share else 1.0
-    return min(1.0, max(config.final_factor, left))
-
-
-def build_optimizers(model: GPT, config: OptimizerConfig) -> list[torch.optim.Optimizer]:
-    """The optimizers of a run; every group carries its peak rate and its schedule."""
-    embeddings = {id(matrix) for matrix in embedding_matrices(model)}
-    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    rows = [parameter for parameter in trained if id(parameter) in embeddings]
-    gains = [parameter for parameter in trained if parameter.ndim == 1]
-    hidden = [parameter for parameter in trained if parameter.ndim == 2 and id(parameter) not in embeddings]
-
-    def group(
-        parameters: list[torch.nn.Parameter], rate: float, decay: float, schedule: str
-    ) -> dict[str, Any]:
-        return {
-            "params": parameters,
-            "lr": rate,
-            "peak": rate,
-            "weight_decay": decay,
-            "schedule": schedule,
-        }
-
-    adamw = [group(gains, config.gain_rate, 0.0, config.schedule)]
-    if rows:
-        adamw.append(group(rows, config.embedding_rate, config.weight_decay, config.embedding_schedule))
-    hidden_group = group(hidden, config.hidden_rate, config.weight_decay, config.schedule)
-    if config.hidden == "adamw":
-        adamw.append(hidden_group)
-    # The fused kernel updates a whole group in one call, which at small widths is most of the cost.
-    optimizers: list[torch.optim.Optimizer] = [
-        torch.optim.AdamW(adamw, betas=config.betas, eps=config.eps, fused=True)
-    ]
-    if config.hidden == "muon":
-        # adjust_lr_fn="original" is Jordan's scale, max(1, rows / columns) ** 0.5.
-        optimizers.append(
-            torch.optim.Muon([hidden_group], momentum=0.95, nesterov=True, adjust_lr_fn="original")
-        )
-    return optimizers
-
-
-def loss_of(model: GPT, batch: Batch) -> torch.Tensor:
+def loss_of(model: GPT, batch: Batch, words: int | None = None) -> torch.Tensor:
     """Mean cross-entropy in nats over the reasoning and the answer; the question is masked out.
 
     Only positions with a target are unembedded: most of a sequence is question, and the product with W_E is
     the largest of a small model.
+
+    Parameters
+    ----------
+    words : int, optional
+        Let only the first so many words of the vocabulary take part in the softmax.
     """
     counted = batch.targets != IGNORE
-    return F.cross_entropy(model.unembed(model.features(batch.tokens)[counted]), batch.targets[counted])
+    logits = model.unembed(model.features(batch.tokens)[counted])  # (targets, V)
+    return F.cross_entropy(logits[:, :words], batch.targets[counted])
+
+
+def weights_are_finite(model: GPT) -> bool:
+    """Whether no weight is infinite or not a number."""
+    return all(bool(weight.isfinite().all()) for weight in model.parameters())
 
 
 @contextmanager
@@ -308,20 +227,28 @@ def train(
 
     Raises
     ------
+    ConfigError
+        If an interval or the number of threads is below 1, or the device is not here.
     NonFiniteLoss
-        If the loss or a gradient is not finite. The last finite state is kept in ``folder``.
+        If the loss, a gradient or a weight is not finite. The last finite state is kept in ``folder``.
     CheckpointError
         If the folder holds a checkpoint of another run or an unreadable one, or cannot be written.
     """
+    counts = {"measure_every": measure_every, "checkpoint_every": checkpoint_every, "threads": threads}
+    for name, count in counts.items():
+        if count is not None and count < 1:
+            raise ConfigError(f"{name}={count} must be at least 1")
     place, dtype, reason = choose_device(device)
+    if place.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(place)
     if threads is None:
         threads = 1 if place.type == "cpu" and config.model.width < 256 else torch.get_num_threads()
     with cpu_threads(threads):
         model = GPT(config.model, torch.Generator().manual_seed(config.seed)).to(place, dtype)
-        set_trainable(config.policy, model)
+        policy = ActivePolicy(config.policy, model, config.vocabulary, config.seed)
         optimizers = build_optimizers(model, config.optimizer)
         run = Run(
-            config, model, [], 0.0, 0, place.type, str(dtype).removeprefix("torch."), reason, threads, None
+            config, model, [], 0.0, 0, str(place), str(dtype).removeprefix("torch."), reason, threads, None
         )
         path = Path(folder) / CHECKPOINT if folder is not None else None
         start, loss = _resume(path, run, optimizers)
@@ -334,28 +261,26 @@ def train(
                 state |= {"curve": run.curve, "seconds": run.seconds, "tokens": run.tokens}
                 save_checkpoint(path, model, optimizers, state)
 
+        words = config.vocabulary.unseen_ids.start if config.mask_unseen else None
         measure_every = measure_every or max(1, config.steps // 10)
         steps = progress_bar(range(start, config.steps + 1), "training", progress)
         for step in steps:
             due = step % measure_every == 0 or step == config.steps
             if due and not (run.curve and run.curve[-1]["step"] == step):
-                model.eval()
-                run.curve.append({"step": step, "loss": loss} | (measure(model, step) if measure else {}))
-                model.train()
+                try:
+                    measured = measure(model, step) if measure else {}
+                except FloatingPointError as error:
+                    raise NonFiniteLoss(step, path) from error
+                run.curve.append({"step": step, "loss": loss} | measured)
             # The one at step 0 finds out whether the folder can be written before anything is trained.
             if (step > start or step == 0) and (step % checkpoint_every == 0 or step == config.steps):
+                if not weights_are_finite(model):
+                    raise NonFiniteLoss(step, path)
                 save(step)
             if step == config.steps:
                 break
             began = time.perf_counter()
-            apply_policy(
-                config.policy,
-                step,
-                model=model,
-                vocabulary=config.vocabulary,
-                optimizer=optimizers[0],
-                seed=config.seed,
-            )
+            policy.before_step(step, optimizers)
             batch = sample_batch(
                 config.task,
                 config.vocabulary,
@@ -364,11 +289,13 @@ def train(
                 index=step,
                 device=place,
             )
-            value = loss_of(model, batch)
+            value = loss_of(model, batch, words)
             value.backward()
+            policy.after_backward(step)
             norm = torch.nn.utils.clip_grad_norm_(model.parameters(), config.optimizer.clip)
             if not math.isfinite(value.item()) or not math.isfinite(norm.item()):
-                save(step)
+                if weights_are_finite(model):  # this step has not changed them, but the one before may have
+                    save(step)
                 raise NonFiniteLoss(step, path)
             for optimizer in optimizers:
                 for group in optimizer.param_groups:
@@ -376,6 +303,7 @@ def train(
                     group["lr"] = group["peak"] * factor
                 optimizer.step()
                 optimizer.zero_grad()
+            policy.after_step(step)
             loss = value.item() if loss is None else 0.95 * loss + 0.05 * value.item()
             run.tokens += batch.tokens.numel()
             run.seconds += time.perf_counter() - began
@@ -387,13 +315,15 @@ def _resume(path: Path | None, run: Run, optimizers: list[torch.optim.Optimizer]
     """Load the checkpoint at ``path``, if there is one, and return the step to go on from and the loss."""
     if path is None or not path.exists():
         return 0, None
-    config = to_json(run.config)
-    saved = read_state(path).get("config")
-    if saved != config:
+    saved = read_state(path)["config"]
+    # Compared as configs: a field that is younger than the file has its default there.
+    if from_json(saved) != run.config:
         raise CheckpointError(
-            f"{path} belongs to another run: {_first_difference(saved, config)}. It is left as it is: choose "
-            "another folder, or the config it was made with"
+            f"{path} belongs to another run: {_first_difference(saved, to_json(run.config))}. It is left as "
+            "it is: choose another folder, or the config it was made with"
         )
+    for leftover in path.parent.glob(f".{path.name}.*.unfinished"):  # of a run that was killed while it saved
+        leftover.unlink()
     state = load_checkpoint(path, run.model, optimizers)
     run.curve, run.seconds, run.tokens = state["curve"], state["seconds"], state["tokens"]
     return state["step"], state["loss"]
@@ -427,7 +357,7 @@ def from_json(data: dict[str, Any]) -> TrainConfig:
     try:
         built = {name: kind(**lists_to_tuples(data[name])) for name, kind in parts.items()}
         return TrainConfig(**{**data, **built})
-    except (TypeError, KeyError) as error:
+    except (TypeError, KeyError, AttributeError) as error:
         raise ConfigError(f"this is not a training config of this library: {error}") from error
 
 
