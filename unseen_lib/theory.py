@@ -40,7 +40,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from unseen_lib.collapse import functional_spread, mean_logit, measure_rows
+from unseen_lib.collapse import functional_spread, logit_spread, mean_logit, measure_rows
 from unseen_lib.errors import ConfigError
 from unseen_lib.optimizers import CoupledAdam
 
@@ -406,7 +406,6 @@ def _moment(
         drift=(rows - problem.weights[problem.used :]).mean(0).norm().item(),
         vocabulary_drift=(before - problem.weights).mean(0).norm().item(),
         functional_spread=functional_spread(rows, all_features, k=min(8, *all_features.shape)),
-        # As collapse.logit_spread, whose closed form may round below 0 once the features see no difference.
-        logit_spread=math.sqrt(2 * (rows @ all_features.T).var(0).mean().item()),
+        logit_spread=logit_spread(rows, all_features),
         suppression=mean_logit(rows, all_features) - mean_logit(used, all_features),
     )
