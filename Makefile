@@ -27,7 +27,9 @@ test-slow: .venv/ready-test ## the tests that take minutes each
 
 venv: .venv/made ## an empty environment, to put a PyTorch of your choice into first
 
-lab: .venv/ready-lab ## JupyterLab on the chapters (right-click a page, Open With, Notebook)
+lab: export JUPYTER_CONFIG_DIR := $(CURDIR)/.venv/etc/jupyter-lab
+lab: .venv/ready-lab ## JupyterLab on the chapters (they open as notebooks)
+	@$(BIN)/jupytext-config set-default-viewer markdown >/dev/null
 	$(BIN)/jupyter lab --notebook-dir=. chapters
 
 bench: .venv/ready-bench ## speed and size, beside other libraries

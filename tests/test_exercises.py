@@ -1,6 +1,8 @@
 """Every exercise of every chapter: its stub is "not done yet", its solution passes."""
 
 import re
+import signal
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -9,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 
+from unseen_lib import exercises
 from unseen_lib.exercises import Result, Wrong, exercise, expect_close, expect_equal
 
 CHAPTERS = sorted((Path(__file__).parents[1] / "chapters").glob("*.md"))
@@ -112,6 +115,53 @@ def test_an_error_in_the_answer_is_shown_with_its_line() -> None:
 
 def test_what_is_no_function_at_all_is_wrong_not_a_crash() -> None:
     assert check_double(None).status == "wrong"  # type: ignore[arg-type]
+
+
+def endless(x: int) -> int:
+    while True:
+        try:
+            x += 1
+        except Exception:
+            x = 0
+
+
+needs_a_clock = pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="no interval timer here")
+
+
+@needs_a_clock
+def test_a_loop_that_never_ends_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exercises, "TIME_LIMIT", 0.2)
+    handler = signal.getsignal(signal.SIGALRM)
+    result = check_double(endless)
+    assert result.status == "wrong"
+    assert "did not come back within 0.2 seconds" in result.message
+    assert "look for a loop that never ends" in result.message
+    assert signal.getsignal(signal.SIGALRM) is handler
+
+
+@needs_a_clock
+@pytest.mark.parametrize("answer", [lambda x: 2 * x, lambda x: x, lambda x: x // 0, None])
+def test_another_clock_that_runs_goes_on(answer: Callable[[int], int]) -> None:
+    def ring(*_: object) -> None:
+        raise AssertionError("rang too early")
+
+    handler = signal.signal(signal.SIGALRM, ring)
+    signal.setitimer(signal.ITIMER_REAL, 100)
+    try:
+        check_double(answer)
+        assert signal.getsignal(signal.SIGALRM) is ring
+        assert 50 < signal.getitimer(signal.ITIMER_REAL)[0] <= 100
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, handler)
+
+
+def test_a_check_runs_in_another_thread_too() -> None:
+    results: list[Result] = []
+    thread = threading.Thread(target=lambda: results.append(check_double(lambda x: 2 * x)))
+    thread.start()
+    thread.join()
+    assert [result.status for result in results] == ["passed"]
 
 
 @pytest.mark.parametrize(

@@ -56,6 +56,15 @@ def greedy_in_place(model: Any, prompt: list[int], eos: int, most: int) -> list[
     return written
 
 
+def greedy_no_copy(model: Any, prompt: list[int], eos: int, most: int) -> list[int]:
+    ids = prompt
+    for _ in range(most):
+        ids.append(int(model(torch.tensor([ids]))[0, -1].argmax()))
+        if ids[-1] == eos:
+            break
+    return ids[len(prompt) :]  # always empty: both are one list
+
+
 def greedy_tensors(model: Any, prompt: list[int], eos: int, most: int) -> list[Tensor]:
     return [torch.tensor(token) for token in greedy_right(model, prompt, eos, most)]
 
@@ -139,6 +148,7 @@ WRONG = [
     (failure.check_greedy, greedy_never_ends, "goes on after <eos>"),
     (failure.check_greedy, greedy_one_too_many, "writes more than max_new_tokens"),
     (failure.check_greedy, greedy_in_place, "changed the prompt"),
+    (failure.check_greedy, greedy_no_copy, "changed the prompt"),
     (failure.check_greedy, greedy_tensors, "expected a list of int"),
     (failure.check_score, score_silence_is_no, "no answer is never right"),
     (failure.check_score, score_true_over_all, "accuracy over true queries is"),

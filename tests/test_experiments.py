@@ -416,7 +416,7 @@ def test_grid_and_record_commands(tmp_path, capsys):
         "1",
     ]
     assert cli.main(command) == 0
-    assert f"1 runs in {folder}" in capsys.readouterr().out
+    assert f"1 run in {folder}" in capsys.readouterr().out
     assert cli.main(["record"]) == 0
     assert "baseline" in capsys.readouterr().out
     assert cli.main(["record", "nothing"]) == 2

@@ -28,7 +28,7 @@ from unseen_lib.experiments import (
     run_name,
 )
 from unseen_lib.problems import SCENARIOS
-from unseen_lib.records import is_recorded, record_of, recorded_folder, save_record
+from unseen_lib.records import is_recorded, load_record, record_of, recorded_folder, save_record
 from unseen_lib.training import NonFiniteLoss, choose_device, train
 
 
@@ -71,19 +71,26 @@ def _parser() -> argparse.ArgumentParser:
     many.add_argument("--names", type=int, nargs="+", help="default: the scale's diversities")
     many.add_argument("--policy", choices=POLICIES, nargs="+", default=["trainable"])
     many.add_argument("--copy", choices=("no", "yes", "both"), default="no")
-    many.add_argument("--seeds", type=int, default=5, help="how many, counted from 0")
+    many.add_argument("--seeds", type=_at_least_one, default=5, help="how many, counted from 0")
     many.add_argument("--steps", type=int)
-    many.add_argument("--processes", type=int)
+    many.add_argument("--processes", type=_at_least_one)
     many.set_defaults(run=_grid)
 
     again = commands.add_parser("record", help="record a grid that the book shows, where runs are missing")
     again.add_argument("name", nargs="?", help=f"one of {', '.join(recorded_grids())}; without it, a list")
-    again.add_argument("--processes", type=int)
+    again.add_argument("--processes", type=_at_least_one)
     again.set_defaults(run=_record)
 
     doctor = commands.add_parser("doctor", help="say what this machine can run")
     doctor.set_defaults(run=lambda options: _doctor())
     return parser
+
+
+def _at_least_one(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"{value} must be at least 1")
+    return value
 
 
 def _train(options: argparse.Namespace) -> int:
@@ -117,8 +124,6 @@ def _train(options: argparse.Namespace) -> int:
 
 
 def _grid(options: argparse.Namespace) -> int:
-    if options.seeds < 1:
-        raise ConfigError(f"seeds={options.seeds} must be at least 1")
     configs = product(
         options.scale or current_scale(),
         policies=options.policy,
@@ -142,7 +147,13 @@ def _record(options: argparse.Namespace) -> int:
 def _report(failed: Mapping[str, str], folder: Path) -> int:
     if failed:
         print(f"failed, and not recorded: {', '.join(failed)}", file=sys.stderr)
-    print(f"{len(list(folder.glob('*.json')))} runs in {folder}")
+    records = [load_record(path) for path in sorted(folder.glob("*.json"))]
+    print(f"{len(records)} run{'s' * (len(records) != 1)} in {folder}")
+    if records:
+        print(f"{'whole proofs at the end':<36}{'seen':>8}{'query unseen':>14}{'all unseen':>12}")
+    for path, found in zip(sorted(folder.glob("*.json")), records, strict=True):
+        seen, query, unseen = (found.final[scenario]["proof_validity"] for scenario in SCENARIOS)
+        print(f"{path.stem:<36}{seen:>8.2f}{query:>14.2f}{unseen:>12.2f}")
     return 1 if failed else 0
 
 

@@ -7,6 +7,7 @@ one whole checkpoint, whatever happens while the next is being written.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 from collections.abc import Callable, Sequence
@@ -112,9 +113,12 @@ def replace_file(path: Path, write: Callable[[Path], object], *, what: str) -> N
     except (OSError, SafetensorError) as error:
         with suppress(OSError):
             unfinished.unlink()
-        kept = "the one written before is intact" if path.exists() else "nothing was written"
+        kept = "the one written before is intact" if path.is_file() else "nothing was written"
+        advice = (
+            "free some space" if getattr(error, "errno", None) == errno.ENOSPC else "choose another place"
+        )
         raise CheckpointError(
-            f"the {what} {path} could not be written ({error}); {kept}. Free some space or change the folder"
+            f"the {what} {path} could not be written ({error}); {kept}: {advice}"
         ) from error
 
 

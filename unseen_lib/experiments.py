@@ -44,6 +44,16 @@ def current_scale() -> str:
     return _known_scale(os.environ.get("UNSEEN_SCALE", "cpu"), "UNSEEN_SCALE")
 
 
+def scale_note() -> str:
+    """What a page has to say of its live numbers at this scale; "" where they mean what the text says."""
+    if current_scale() != "smoke":
+        return ""
+    return (
+        "UNSEEN_SCALE=smoke: models here train for seconds, so live numbers, and what the text says of them, "
+        "mean nothing."
+    )
+
+
 def _known_scale(scale: str, field: str = "scale") -> str:
     if scale not in SCALES:
         raise ConfigError(f"{field}={scale!r} is unknown; use one of {', '.join(SCALES)}")

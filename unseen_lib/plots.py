@@ -15,6 +15,7 @@ import numpy as np
 import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.text import Text
 
 from unseen_lib.logic import Problem, Symbol, closure
@@ -35,7 +36,7 @@ ROW_STYLE: dict[str, dict[str, Any]] = {
 MEASURES = {
     "cosine": "mean pairwise cosine",
     "distance": "rms pairwise distance",
-    "centered_cosine": "rms cosine, own mean subtracted",
+    "centered_cosine": "rms centered cosine",
     "norm": "mean norm",
     "functional_spread": "functional spread",
     "logit": "mean logit",
@@ -289,7 +290,8 @@ def row_measures(
     """Small multiples: each measure of the rows against the step; with several runs, their mean and range."""
     columns = 3 if len(measures) > 2 else len(measures)
     lines = -(-len(measures) // columns)
-    figure, grid = plt.subplots(lines, columns, figsize=(3.2 * columns, 2.7 * lines), squeeze=False)
+    size, layout = (3.2 * columns, 2.8 * lines), ConstrainedLayoutEngine(h_pad=0.1)
+    figure, grid = plt.subplots(lines, columns, figsize=size, squeeze=False, layout=layout)
     steps = [entry["step"] for entry in curves[0]]
     for axes, measure in zip(grid.flat, measures, strict=False):
         for group, style in ROW_STYLE.items():
@@ -301,7 +303,8 @@ def row_measures(
                 axes.fill_between(steps, values.min(0), values.max(0), **band)
         axes.set_title(MEASURES[measure])
         if measure != "logit":  # each from its zero, so that a small change looks small
-            axes.set_ylim(-0.05, 1.05) if "cosine" in measure else axes.set_ylim(bottom=0)
+            top = 1.05 if "cosine" in measure else 1.15 * axes.dataLim.y1
+            axes.set_ylim(-0.05 if "cosine" in measure else 0, top)
         if axes in grid[-1]:
             axes.set_xlabel("training step")
     for axes in list(grid.flat)[len(measures) :]:

@@ -7,6 +7,7 @@ called at chosen steps and whose answers become the run's curve.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 import os
 import sys
@@ -263,8 +264,8 @@ def train(
 
         words = config.vocabulary.unseen_ids.start if config.mask_unseen else None
         measure_every = measure_every or max(1, config.steps // 10)
-        steps = progress_bar(range(start, config.steps + 1), "training", progress)
-        for step in steps:
+        bar = progress_bar(range(start, config.steps), "training", progress)
+        for step in itertools.chain(bar, [config.steps]):  # the last only measures and saves
             due = step % measure_every == 0 or step == config.steps
             if due and not (run.curve and run.curve[-1]["step"] == step):
                 try:

@@ -16,6 +16,9 @@ one line that calls the check; its solution is a Python block that runs right af
 from __future__ import annotations
 
 import functools
+import signal
+import threading
+import time
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -25,12 +28,18 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
+TIME_LIMIT = 10.0  # seconds a check may take
+
 _TO_DO = "Replace the line that raises, and run the cell again."
 _PACKAGE = str(Path(__file__).parents[1])
 
 
 class Wrong(Exception):
     """The answer is not right: the message says what is wrong, and where to look."""
+
+
+class _TooLong(BaseException):
+    """The time is up. Not an `Exception`, so that a reader's ``except Exception`` lets it through."""
 
 
 @dataclass(frozen=True)
@@ -55,17 +64,20 @@ def exercise(number: str, title: str) -> Callable[[Callable[..., None]], Callabl
 
     A check that ends without a word is passed; one that raises `Wrong` is wrong; ``NotImplementedError``
     means that the stub still stands; any other exception is shown with the reader's line that raised it.
+    A check that takes longer than ``TIME_LIMIT`` is stopped and wrong, where the system can interrupt it.
     """
 
     def decorate(check: Callable[..., None]) -> Callable[..., Result]:
         @functools.wraps(check)
         def checked(*answers: Any) -> Result:
             try:
-                check(*answers)
+                _in_time(check, *answers)
             except NotImplementedError:
                 return Result(number, title, "not done yet", _TO_DO)
             except Wrong as wrong:
                 return Result(number, title, "wrong", str(wrong))
+            except _TooLong:
+                return Result(number, title, "wrong", _too_long())
             except Exception as error:  # whatever the reader's code raises is an answer too
                 return Result(number, title, "wrong", _describe(error))
             return Result(number, title, "passed")
@@ -73,6 +85,32 @@ def exercise(number: str, title: str) -> Callable[[Callable[..., None]], Callabl
         return checked
 
     return decorate
+
+
+def _in_time(check: Callable[..., None], *answers: Any) -> None:
+    """Call the check; raise `_TooLong` in it after ``TIME_LIMIT`` seconds, if there is such a clock here.
+
+    The clock needs ``signal.setitimer`` and the main thread. It is handed back as it was found.
+    """
+    if not hasattr(signal, "setitimer") or threading.current_thread() is not threading.main_thread():
+        return check(*answers)
+
+    def stop(*_: object) -> None:
+        raise _TooLong
+
+    began = time.monotonic()
+    handler = signal.signal(signal.SIGALRM, stop)
+    delay, interval = signal.setitimer(signal.ITIMER_REAL, TIME_LIMIT)
+    try:
+        check(*answers)
+    finally:
+        try:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+        finally:  # also if the time is up just now
+            signal.signal(signal.SIGALRM, signal.SIG_DFL if handler is None else handler)
+            if delay:
+                left = delay - (time.monotonic() - began)
+                signal.setitimer(signal.ITIMER_REAL, max(left, 0.001), interval)
 
 
 def expect_equal(got: object, wanted: object, call: str) -> None:
@@ -114,6 +152,10 @@ def _shown(value: object) -> str:
     if isinstance(value, set | frozenset) and value:
         return "{" + ", ".join(sorted(map(repr, value))) + "}"
     return repr(value)
+
+
+def _too_long() -> str:
+    return f"Your function did not come back within {TIME_LIMIT:g} seconds: look for a loop that never ends."
 
 
 def _describe(error: Exception) -> str:

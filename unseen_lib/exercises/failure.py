@@ -75,11 +75,11 @@ def _expect_ids(
     given = list(prompt)
     got = greedy(model, given, eos, most)
     call = f"greedy(model, prompt={prompt}, eos={eos}, max_new_tokens={most})"
+    if given != prompt:  # first, as the result is then often wrong for this reason
+        raise Wrong(f"{call}\n  changed the prompt it was given to {given}: work on a copy.")
     if not isinstance(got, list) or not all(isinstance(token, int) for token in got):
         raise Wrong(f"{call}\n  returned {got!r}\n  expected a list of int, {wanted}: use .item() or int().")
     if got == wanted:
-        if given != prompt:
-            raise Wrong(f"{call}\n  changed the prompt it was given to {given}: work on a copy.")
         return
     if got == prompt + wanted:
         hint = "return only what follows the prompt"
