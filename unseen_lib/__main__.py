@@ -147,13 +147,13 @@ def _record(options: argparse.Namespace) -> int:
 def _report(failed: Mapping[str, str], folder: Path) -> int:
     if failed:
         print(f"failed, and not recorded: {', '.join(failed)}", file=sys.stderr)
-    records = [load_record(path) for path in sorted(folder.glob("*.json"))]
+    records = {path.stem: load_record(path) for path in sorted(folder.glob("*.json"))}
     print(f"{len(records)} run{'s' * (len(records) != 1)} in {folder}")
     if records:
         print(f"{'whole proofs at the end':<36}{'seen':>8}{'query unseen':>14}{'all unseen':>12}")
-    for path, found in zip(sorted(folder.glob("*.json")), records, strict=True):
+    for name, found in records.items():
         seen, query, unseen = (found.final[scenario]["proof_validity"] for scenario in SCENARIOS)
-        print(f"{path.stem:<36}{seen:>8.2f}{query:>14.2f}{unseen:>12.2f}")
+        print(f"{name:<36}{seen:>8.2f}{query:>14.2f}{unseen:>12.2f}")
     return 1 if failed else 0
 
 

@@ -128,7 +128,7 @@ class CoupledAdam(torch.optim.Optimizer):
         super().__init__(params, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay})
 
     @torch.no_grad()
-    def step(self, closure: None = None) -> None:  # type: ignore[override]
+    def step(self, closure: None = None) -> None:  # type: ignore[override]  # no closure is ever given
         """Update every matrix that has a gradient."""
         for group in self.param_groups:
             beta1, beta2 = group["betas"]
