@@ -178,7 +178,7 @@ def test_a_record_of_another_format_is_refused(tmp_path, record):
 
 
 def test_an_unknown_grid_names_those_that_are_there():
-    with pytest.raises(CheckpointError, match=r"'nothing'; recorded grids: .*baseline"):
+    with pytest.raises(CheckpointError, match=r"'nothing'; recorded grids: .*main"):
         load_grid("nothing")
 
 
@@ -351,8 +351,9 @@ def test_every_recorded_run_is_of_the_settings_its_command_would_use_now():
 
 def test_grids_that_a_chapter_shows_are_whole():
     pages = [*(ROOT / "chapters").glob("*.md"), ROOT / "intro.md"]
-    shown = {name for page in pages for name in re.findall(r'load_grid\("(\w+)"\)', page.read_text())}
-    assert shown >= {"baseline", "longer", "deviations"}
+    loads = r'load_(?:grid|arms)\("(\w+)"\)'
+    shown = {name for page in pages for name in re.findall(loads, page.read_text())}
+    assert shown >= {"main", "longer", "deviations"}
     for name in shown:
         assert len(load_grid(name)) == len(recorded_grids()[name]), name
 
@@ -418,9 +419,9 @@ def test_grid_and_record_commands(tmp_path, capsys):
     assert cli.main(command) == 0
     assert f"1 run in {folder}" in capsys.readouterr().out
     assert cli.main(["record"]) == 0
-    assert "baseline" in capsys.readouterr().out
+    assert "main" in capsys.readouterr().out
     assert cli.main(["record", "nothing"]) == 2
-    assert "recorded grids: smoke, baseline" in capsys.readouterr().err
+    assert "recorded grids: smoke, main" in capsys.readouterr().err
 
 
 def test_bad_input_ends_with_one_sentence_and_status_2(capsys):

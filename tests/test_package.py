@@ -24,7 +24,7 @@ def test_the_wheel_is_small_and_carries_its_recorded_runs(tmp_path):
     installed = tmp_path / "installed"
     subprocess.run([*pip, "install", "-q", "--no-deps", "--target", str(installed), str(wheel)], check=True)
     (tmp_path / "empty").mkdir()
-    code = "import unseen_lib.records as r; print(r.__file__); print(len(r.load_grid('baseline')))"
+    code = "import unseen_lib.records as r; print(r.__file__); print(len(r.load_grid('main')))"
     done = subprocess.run(
         [sys.executable, "-c", code],
         cwd=tmp_path / "empty",

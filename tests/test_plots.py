@@ -12,7 +12,7 @@ from matplotlib.colors import to_rgb
 from unseen_lib import plots
 from unseen_lib.language import read_problem
 from unseen_lib.problems import SCENARIOS
-from unseen_lib.records import interval, load_grid
+from unseen_lib.records import interval, load_arms
 
 
 @pytest.fixture(autouse=True)
@@ -23,7 +23,8 @@ def close_figures():
 
 @pytest.fixture(scope="module")
 def baseline():
-    return load_grid("baseline")
+    arms = load_arms("main")
+    return [run for arm, runs in arms.items() if arm.startswith("trainable-plain") for run in runs]
 
 
 def problem(text):

@@ -203,12 +203,33 @@ def load_grid(name: str, folder: Path | None = None) -> list[Record]:
     CheckpointError
         If there are none, or one of them cannot be read.
     """
+    records = [load_record(path) for path in _paths(name, folder)]
+    return sorted(records, key=lambda record: (record.names, record.seed))
+
+
+def load_arms(name: str, folder: Path | None = None) -> dict[str, list[Record]]:
+    """All recorded runs of the grid ``name``, by arm: runs that differ in their seed alone.
+
+    An arm is what the name of a run's file says before ``-seed``, such as ``"frozen-copy-512"``.
+
+    Raises
+    ------
+    CheckpointError
+        If there are none, or one of them cannot be read.
+    """
+    arms: dict[str, list[Record]] = {}
+    for path in _paths(name, folder):
+        arms.setdefault(path.stem.rpartition("-seed")[0], []).append(load_record(path))
+    return {arm: sorted(records, key=lambda record: record.seed) for arm, records in arms.items()}
+
+
+def _paths(name: str, folder: Path | None) -> list[Path]:
     folder = folder or recorded_folder()
     paths = sorted((folder / name).glob("*.json"))
     if not paths:
         there = ", ".join(sorted(path.name for path in folder.glob("*") if path.is_dir())) or "none"
         raise CheckpointError(f"no runs are recorded under {name!r}; recorded grids: {there}")
-    return sorted((load_record(path) for path in paths), key=lambda record: (record.names, record.seed))
+    return paths
 
 
 # ------------------------------------------------------------------------------------------------- over seeds
