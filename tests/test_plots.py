@@ -7,12 +7,14 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 import numpy as np
 import pytest
+import torch
 from matplotlib.colors import to_rgb
 
 from unseen_lib import plots
 from unseen_lib.language import read_problem
 from unseen_lib.problems import SCENARIOS
 from unseen_lib.records import interval, load_arms
+from unseen_lib.theory import LabConfig, ProblemConfig, make_problem, trace
 
 
 @pytest.fixture(autouse=True)
@@ -115,7 +117,9 @@ def test_every_failed_proof_is_counted_in_the_bars():
     assert {label.get_text() for label in figure.axes[0].get_yticklabels()} == {"stopped early", "malformed"}
 
 
-@pytest.mark.parametrize("style", [plots.SCENARIO_STYLE, plots.ROW_STYLE])
+@pytest.mark.parametrize(
+    "style", [plots.SCENARIO_STYLE, plots.ROW_STYLE, plots.COPYING_STYLE, plots.POLICY_STYLE]
+)
 def test_lines_stand_out_from_their_ground_and_differ_in_more_than_color(style):
     def luminance(color):
         linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in to_rgb(color)]
@@ -124,3 +128,144 @@ def test_lines_stand_out_from_their_ground_and_differ_in_more_than_color(style):
     for entry in style.values():
         assert 1.05 / (luminance(entry["color"]) + 0.05) >= 3  # WCAG 2.2, 1.4.11, on white
     assert len({(entry["marker"], entry["linestyle"]) for entry in style.values()}) == len(style)
+
+
+def test_the_whole_grid_has_a_panel_for_each_policy_and_row(baseline):
+    numbers = sorted({record.names for record in baseline})
+    plain = {number: [r for r in baseline if r.names == number] for number in numbers}
+    arms = {f"trainable-plain-{number}": runs for number, runs in plain.items()}
+    arms |= {f"frozen-{copying}-512": plain[512] for copying in plots.COPYING_STYLE}  # other cells are empty
+    figure = plots.whole_grid(arms)
+    assert [axes.get_title() for axes in figure.axes[:2]] == ["trainable", "frozen"]
+    for row, path in enumerate(plots.GRID_ROWS):
+        axes = figure.axes[2 * row]
+        drawn = axes.containers[0].lines[0].get_ydata()
+        wanted = [interval(r.series(*path)[1][-1] for r in runs).mean for runs in plain.values()]
+        assert list(drawn) == pytest.approx(wanted)
+        dots = [line for line in axes.lines if line.get_marker() == "."]
+        assert sum(len(line.get_ydata()) for line in dots) == len(baseline)
+    labels = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert labels == [style["label"] for style in plots.COPYING_STYLE.values()]
+
+
+def test_arms_are_drawn_with_their_seeds_and_compared_with_the_first():
+    panels = {
+        "left": {"all": [0.9, 1.0], "less": [0.1, 0.3, 0.2]},
+        "right": {"all": [0.5, 0.6], "less": [0, 0]},
+    }
+    figure = plots.seeds_by_arm(panels, "a share")
+    for axes, (title, arms) in zip(figure.axes, panels.items(), strict=True):
+        assert axes.get_title() == title
+        dots = [list(line.get_xdata()) for line in axes.lines if line.get_marker() == "."]
+        assert dots == list(arms.values())
+        means = [container.lines[0].get_xdata()[0] for container in axes.containers]
+        assert means == pytest.approx([np.mean(shares) for shares in arms.values()])
+        assert set(axes.lines[0].get_xdata()) == {means[0]}
+
+
+def test_a_table_says_each_share_in_percent():
+    panels = {"32": {"a": {"x": 0.0, "y": 0.256}}, "512": {"a": {"x": 1.0, "y": 0.5}}}
+    figure = plots.table_of_shares(panels, "valid")
+    written = [[text.get_text() for text in axes.texts] for axes in figure.axes[:2]]
+    assert written == [["0", "26"], ["100", "50"]]
+    assert [text.get_text() for text in figure.axes[0].get_xticklabels()] == ["x", "y"]
+
+
+def test_losses_between_resets_are_drawn_as_they_are_and_the_resets_marked():
+    steps, resets = [0, 10, 11, 15, 20, 21, 30], [10, 20]
+    losses = {"seen": [4.0, 1.0, 3.0, 1.0, 0.5, 0.9, 0.2], "all_unseen": [4.0, 3.0, 3.1, 3.0, 2.0, 0.8, 0.9]}
+    whole, part = plots.losses_between_resets(steps, losses, resets, (10, 20)).axes
+    for panel, inside in ((whole, slice(None)), (part, slice(1, 5))):
+        curves = [line for line in panel.lines if len(line.get_xdata()) > 2]
+        for line, values in zip(curves, losses.values(), strict=True):
+            assert list(line.get_xdata()) == steps[inside]
+            assert list(line.get_ydata()) == values[inside]
+        marks = [line.get_xdata()[0] for line in panel.lines if len(line.get_xdata()) == 2]
+        assert marks == resets
+
+
+def test_arms_over_steps_are_means_and_ranges_with_the_last_reset_marked():
+    values = {"frozen": np.array([[0.0, 0.5, 1.0], [0.2, 0.7, 0.8]]), "temporary": np.zeros((2, 3))}
+    figure = plots.over_steps([0, 5, 10], {"valid": values}, plots.POLICY_STYLE, stop=5, ylabel="share")
+    (axes,) = figure.axes
+    assert (axes.get_title(), axes.get_ylabel()) == ("valid", "share")
+    np.testing.assert_allclose(axes.lines[0].get_ydata(), [0.1, 0.6, 0.9])
+    assert axes.lines[0].get_label() == "frozen"
+    band = axes.collections[0].get_paths()[0].vertices
+    assert band[:, 1].max() == 1.0 and band[:, 1].min() == 0.0
+    assert "last reset" in [text.get_text() for text in axes.texts]
+    assert axes.lines[-1].get_xdata()[0] == 5
+
+
+def test_a_copy_map_frames_the_places_of_the_word_that_is_due():
+    weights = np.array([[0.9, 0.1, 0.0], [0.0, 0.2, 0.8]])
+    due = np.array([[True, False, False], [False, True, True]])
+    figure = plots.copy_maps(
+        {"one": (weights, ["A", "B"], ["A", "B", "B"], due), "two": (weights, "AB", "ABB", due)}
+    )
+    for axes in figure.axes[:2]:
+        np.testing.assert_allclose(axes.images[0].get_array(), weights)
+        framed = {(round(box.get_x() + 0.5), round(box.get_y() + 0.5)) for box in axes.patches}
+        assert framed == {(0, 0), (1, 1), (2, 1)}
+        assert [label.get_text() for label in axes.get_xticklabels()] == ["A", "B", "B"]
+        assert [label.get_text() for label in axes.get_yticklabels()] == ["A", "B"]
+
+
+def test_copying_is_compared_at_each_number_of_names(baseline):
+    arms = {f"trainable-{kind}-512": [r for r in baseline if r.names == 512] for kind in ("plain", "copy")}
+    arms["trainable-plain-2048"] = [r for r in baseline if r.names == 2048]
+    path = ("query_unseen", "true_proof_validity")
+    axes = plots.copying_against_names(arms, {"true queries": path}).axes[0]
+    drawn = {container.get_label(): container.lines[0] for container in axes.containers}
+    for kind, names in {"plain": (512, 2048), "copy": (512,)}.items():
+        means = [
+            interval(r.final[path[0]][path[1]] for r in arms[f"trainable-{kind}-{number}"]).mean
+            for number in names
+        ]
+        assert list(drawn[plots.COPYING_STYLE[kind]["label"]].get_ydata()) == pytest.approx(means)
+    dots = [line for line in axes.lines if line.get_marker() == "."]
+    assert sum(len(line.get_ydata()) for line in dots) == sum(map(len, arms.values()))
+
+
+def test_a_run_of_the_lab_is_drawn_against_its_loss():
+    problem = make_problem(ProblemConfig(samples=8, used=4), torch.Generator().manual_seed(0))
+    run = trace(problem, LabConfig(rate=0.1, steps=4))
+    figure = plots.lab_against_loss({"gradient descent": [run], "Adam": [run, run]})
+    for axes, measure in zip(figure.axes, plots.LAB_MEASURES, strict=True):
+        assert [line.get_label() for line in axes.lines][:2] == ["gradient descent", "Adam"]
+        wanted = np.array([getattr(moment, measure) for moment in run])
+        if measure == "functional_spread":
+            wanted = wanted / wanted[0]
+        for line in axes.lines:
+            assert list(line.get_xdata()) == [moment.loss for moment in run]
+            np.testing.assert_allclose(line.get_ydata(), wanted)
+        assert axes.get_xlim()[0] > axes.get_xlim()[1]  # the loss falls to the right
+
+
+def test_the_lab_against_decay_shows_mean_and_range():
+    by_decay = {0.0: [0.1, 0.3], 0.1: [0.5, 0.9]}
+    (axes,) = plots.lab_against_decay({"cosine": {("AdamW", True): by_decay, ("Adam", False): by_decay}}).axes
+    assert [label.get_text() for label in axes.get_xticklabels()] == ["0", "0.1"]
+    assert [bars.get_label() for bars in axes.containers] == [
+        "AdamW, with LayerNorm",
+        "Adam, without LayerNorm",
+    ]
+    line, _, (bars,) = axes.containers[0].lines
+    assert list(line.get_ydata()) == pytest.approx([0.2, 0.7])
+    np.testing.assert_allclose([bar[:, 1] for bar in bars.get_segments()], [[0.1, 0.3], [0.5, 0.9]])
+
+
+def test_measures_by_arm_have_a_panel_each_with_seeds_and_interval():
+    values = {
+        "cosine": {"plain": [0.1, 0.2], "other": [0.0, 0.4]},
+        "nats": {"plain": [-3, -5], "other": [0, 1]},
+    }
+    figure = plots.measures_by_arm(values)
+    for axes, (measure, arms) in zip(figure.axes, values.items(), strict=True):
+        assert axes.get_title() == measure
+        dots = [list(line.get_xdata()) for line in axes.lines if line.get_marker() == "."]
+        assert dots == list(arms.values())
+        for bars, group in zip(axes.containers, arms.values(), strict=True):
+            line, _, (ends,) = bars.lines
+            assert (line.get_xdata()[0], *ends.get_segments()[0][:, 0]) == pytest.approx(interval(group))
+    assert [label.get_text() for label in figure.axes[0].get_yticklabels()] == ["plain", "other"]

@@ -16,11 +16,13 @@ import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
+from matplotlib.patches import Rectangle
 from matplotlib.text import Text
 
 from unseen_lib.logic import Problem, Symbol, closure
 from unseen_lib.problems import IGNORE, SCENARIOS, Batch
 from unseen_lib.records import Interval, Record, interval, value_at
+from unseen_lib.theory import Moment
 
 BLUE, GREEN, ORANGE, GRAY = "#0072B2", "#009E73", "#D55E00", "#5A5A5A"
 SCENARIO_STYLE: dict[str, dict[str, Any]] = {
@@ -348,3 +350,331 @@ def _words(name: str) -> str:
         "answer_accuracy": "right answers",
     }
     return known.get(name, name.replace("_", " "))
+
+
+# ---------------------------------------------------------------------------------------- managing embeddings
+POLICY_STYLE: dict[str, dict[str, Any]] = {
+    "trainable": {"color": ORANGE, "marker": "^", "linestyle": ":", "label": "trainable"},
+    "frozen": {"color": BLUE, "marker": "o", "linestyle": "-", "label": "frozen"},
+    "forgetting": {"color": GREEN, "marker": "s", "linestyle": "--", "label": "forgetting"},
+    "temporary": {"color": GRAY, "marker": "D", "linestyle": "-.", "label": "temporary forgetting"},
+}
+
+
+def losses_between_resets(
+    steps: Sequence[int],
+    losses: Mapping[str, Sequence[float]],
+    resets: Sequence[int],
+    zoom: tuple[int, int],
+) -> Figure:
+    """A test loss a scenario (nats, S of them) against the step, over the whole run and from step to step.
+
+    Values are drawn as they are, on a logarithmic axis; a vertical line marks each reset.
+    """
+    layout = {"width_ratios": (3, 2)}
+    figure, (whole, part) = plt.subplots(1, 2, figsize=(8.6, 3.9), sharey=True, gridspec_kw=layout)
+    near = (np.asarray(steps) >= zoom[0]) & (np.asarray(steps) <= zoom[1])
+    for axes, inside, size in ((whole, slice(None), 0.0), (part, near, 4.0)):
+        for scenario, values in losses.items():
+            style = {**SCENARIO_STYLE[scenario], "markersize": size, "linewidth": 1.3}
+            axes.plot(np.asarray(steps)[inside], np.asarray(values)[inside], **style)
+        for reset in resets:
+            if axes is whole or zoom[0] <= reset <= zoom[1]:
+                axes.axvline(reset, color=GRAY, linewidth=0.6, alpha=0.6, zorder=0)
+        axes.set(yscale="log", xlabel="training step")
+        axes.grid(axis="x", visible=False)
+    whole.set_ylabel("test loss in nats")
+    whole.set_title("the whole run")
+    part.set_title(f"steps {zoom[0]} to {zoom[1]}")
+    figure.legend(*part.get_legend_handles_labels(), loc="outside lower center", ncols=2)
+    return figure
+
+
+def over_steps(
+    steps: Sequence[int],
+    panels: Mapping[str, Mapping[str, np.ndarray]],
+    styles: Mapping[str, Mapping[str, Any]],
+    stop: int | None = None,
+    ylabel: str = "",
+    sharey: bool = False,
+) -> Figure:
+    """Arms of a grid side by side: a panel a quantity, a line an arm (its mean), a band from least to most.
+
+    ``{"valid proofs": {"frozen": (R, S), …}, …}`` has R runs measured at S steps; ``styles`` has a look for
+    each arm, such as `POLICY_STYLE`. A vertical line marks the step ``stop``.
+    """
+    size = (max(6.4, 3.4 * len(panels)), 3.9)
+    figure, grid = plt.subplots(1, len(panels), figsize=size, sharey=sharey, squeeze=False)
+    for axes, (title, arms) in zip(grid.flat, panels.items(), strict=True):
+        for arm, values in arms.items():
+            axes.plot(steps, values.mean(0), **{**styles[arm], "markersize": 4})
+            band = {"color": styles[arm]["color"], "alpha": 0.15, "linewidth": 0}
+            axes.fill_between(steps, values.min(0), values.max(0), **band)
+        if stop is not None:
+            axes.axvline(stop, color="black", linewidth=1)
+            where = {"va": "top", "fontsize": "small", "transform": axes.get_xaxis_transform()}
+            axes.text(stop + 0.015 * (steps[-1] - steps[0]), 0.99, "last reset", **where)
+        axes.set(title=title, xlabel="training step")
+    grid.flat[0].set_ylabel(ylabel)
+    figure.legend(*grid.flat[0].get_legend_handles_labels(), loc="outside lower center", ncols=4)
+    return figure
+
+
+# ------------------------------------------------------------------------------- the combined fix (chapter 7)
+COPYING_STYLE: dict[str, dict[str, Any]] = {
+    "plain": {"color": GRAY, "marker": "s", "linestyle": "--", "label": "without copy attention"},
+    "copy": {"color": BLUE, "marker": "o", "linestyle": "-", "label": "with copy attention"},
+}
+GRID_ROWS = (
+    ("seen", "proof_validity"),
+    ("query_unseen", "true_proof_validity"),
+    ("all_unseen", "proof_validity"),
+)
+
+
+def whole_grid(arms: Mapping[str, Sequence[Record]], rows: Sequence[tuple[str, str]] = GRID_ROWS) -> Figure:
+    """All cells of the main grid: a column of panels a policy, a row for each ``(scenario, quantity)``.
+
+    ``arms`` is what `records.load_arms` returns, ``{"frozen-copy-512": [one Record a seed], …}``. A panel
+    shows the final share against the number of names: a dot a seed, mean and 95 % interval.
+    """
+    cells = {tuple(arm.rsplit("-", 2)): records for arm, records in arms.items()}
+    policies = list(dict.fromkeys(policy for policy, _, _ in cells))
+    numbers = sorted({int(number) for _, _, number in cells})
+    size = (0.8 + 2.0 * len(policies), 0.9 + 1.9 * len(rows))
+    figure, grid = plt.subplots(
+        len(rows), len(policies), figsize=size, sharex=True, sharey=True, squeeze=False
+    )
+    for line, (scenario, quantity) in zip(grid, rows, strict=True):
+        for axes, policy in zip(line, policies, strict=True):
+            for (copying, style), shift in zip(COPYING_STYLE.items(), (0.93, 1.08), strict=True):
+                there = [number for number in numbers if (policy, copying, str(number)) in cells]
+                groups = [
+                    [
+                        value_at(record.final, (scenario, quantity))
+                        for record in cells[policy, copying, str(number)]
+                    ]
+                    for number in there
+                ]
+                places = [number * shift for number in there]
+                _error_bars(axes, places, [interval(group) for group in groups], {**style, "markersize": 4})
+                for place, group in zip(places, groups, strict=True):
+                    axes.plot(
+                        [place] * len(group), group, ".", color=style["color"], alpha=0.45, markersize=3
+                    )
+            axes.set_xscale("log", base=2)
+            axes.set_xticks(numbers, [str(number) for number in numbers])
+            axes.minorticks_off()
+            axes.set_ylim(-0.06, 1.06)
+        kind = ", true queries" if quantity.startswith("true_") else ""
+        line[0].set_ylabel(f"{SCENARIO_STYLE[scenario]['label']}{kind}".replace("unseen, ", "unseen,\n"))
+    for axes, policy in zip(grid[0], policies, strict=True):
+        axes.set_title(policy)
+    for axes in grid[-1]:
+        axes.set_xlabel("names", fontsize="small")
+        axes.tick_params(axis="x", labelsize="small")
+    figure.supylabel("valid whole proofs", fontsize="medium")
+    handles, labels = grid.flat[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=2)
+    return figure
+
+
+def seeds_by_arm(panels: Mapping[str, Mapping[str, Sequence[float]]], xlabel: str) -> Figure:
+    """A line for each arm of a comparison: its seeds as dots, their mean and 95 % interval.
+
+    ``{"title of a panel": {"arm": [one share a seed], …}, …}``, the same arms in all panels; the first is
+    what the others are compared with, and its mean is drawn through all of them.
+    """
+    size = (1.6 + 2.8 * len(panels), 1.3 + 0.34 * max(map(len, panels.values())))
+    figure, grid = plt.subplots(1, len(panels), figsize=size, sharey=True, squeeze=False)
+    for axes, (title, arms) in zip(grid.flat, panels.items(), strict=True):
+        means = [interval(values) for values in arms.values()]
+        axes.axvline(means[0].mean, color=GRAY, linewidth=1, linestyle="--")
+        for place, (values, mean) in enumerate(zip(arms.values(), means, strict=True)):
+            color = BLUE if place == 0 else ORANGE
+            ends = [[mean.mean - mean.low], [mean.high - mean.mean]]
+            look = {"color": color, "marker": "o" if place == 0 else "^", "capsize": 3}
+            axes.errorbar([mean.mean], [place], xerr=ends, **look)
+            axes.plot(values, [place + 0.25] * len(values), ".", color=color, alpha=0.5, markersize=4)
+        axes.set_yticks(range(len(arms)), list(arms))
+        axes.set(title=title, xlim=(-0.04, 1.04), ylim=(len(arms) - 0.4, -0.6))
+        axes.grid(axis="y", visible=False)
+    figure.supxlabel(xlabel, fontsize="medium")
+    return figure
+
+
+def table_of_shares(panels: Mapping[str, Mapping[str, Mapping[str, float]]], label: str) -> Figure:
+    """Tables with a colored cell a share, in percent, side by side: ``{panel: {line: {column: share}}}``."""
+    lines = list(next(iter(panels.values())))
+    columns = list(next(iter(panels.values()))[lines[0]])
+    size = (2.0 + 0.5 * len(columns) * len(panels), 1.6 + 0.32 * len(lines))
+    figure, grid = plt.subplots(1, len(panels), figsize=size, sharey=True, squeeze=False)
+    for axes, (title, table) in zip(grid.flat, panels.items(), strict=True):
+        shares = np.array([[table[line][column] for column in columns] for line in lines])
+        image = axes.imshow(shares, vmin=0, vmax=1, cmap="cividis", aspect="auto")
+        for (row, column), share in np.ndenumerate(shares):
+            ink = "white" if share < 0.55 else "black"
+            axes.text(
+                column, row, f"{100 * share:.0f}", ha="center", va="center", color=ink, fontsize="small"
+            )
+        axes.set_xticks(range(len(columns)), columns, rotation=60, ha="right", rotation_mode="anchor")
+        axes.set_yticks(range(len(lines)), lines)
+        axes.set_title(title)
+        axes.grid(visible=False)
+        axes.tick_params(length=0)
+    figure.colorbar(image, ax=grid, label=label, format=lambda share, _: f"{100 * share:.0f} %")
+    return figure
+
+
+# --------------------------------------------------------------------------------------- copy attention
+def copy_maps(panels: Mapping[str, tuple[np.ndarray, Sequence[str], Sequence[str], np.ndarray]]) -> Figure:
+    """Where a copy attention looks while it writes: a panel a text, a line a word due, a column a word read.
+
+    ``{title: (weights (N, S), the N words due, the S words read, due (N, S))}``; a place where the word that
+    is due stands, ``due``, is framed. Weights above 1 are drawn as 1.
+    """
+    sizes = [weights.shape for weights, *_ in panels.values()]
+    height = sum(lines for lines, _ in sizes)
+    figure, grid = plt.subplots(
+        len(panels),
+        1,
+        figsize=(1.6 + 0.27 * max(columns for _, columns in sizes), 1.35 * len(panels) + 0.27 * height),
+        gridspec_kw={"height_ratios": [lines for lines, _ in sizes]},
+        squeeze=False,
+    )
+    for axes, (title, (weights, lines, columns, due)) in zip(grid.flat, panels.items(), strict=True):
+        image = axes.imshow(weights, vmin=0, vmax=1, cmap="Blues", aspect="auto")
+        for row, column in np.argwhere(due):
+            corner = (float(column) - 0.5, float(row) - 0.5)
+            axes.add_patch(Rectangle(corner, 1, 1, fill=False, edgecolor=ORANGE, linewidth=1.8))
+        axes.set_xticks(range(len(columns)), columns, rotation=90, fontsize="x-small")
+        axes.set_yticks(range(len(lines)), lines, fontsize="x-small")
+        axes.set_title(title, loc="left")
+        axes.set_ylabel("due")
+        axes.grid(visible=False)
+        axes.tick_params(length=0)
+    figure.colorbar(image, ax=grid, label="weight", aspect=40)
+    return figure
+
+
+def copying_against_names(
+    arms: Mapping[str, Sequence[Record]], panels: Mapping[str, tuple[str, ...]]
+) -> Figure:
+    """Runs with and without copy attention: final shares against the number of training names.
+
+    ``arms`` maps ``"<policy>-<plain or copy>-<names>"`` to runs, of one policy; ``panels`` maps a title to
+    what is drawn of each run, ``("all_unseen", "proof_validity")``. Dots are seeds, bars 95 % intervals.
+    """
+    figure, grid = plt.subplots(1, len(panels), figsize=(3.3 * len(panels), 3.7), sharey=True, squeeze=False)
+    numbers = sorted({int(arm.rpartition("-")[2]) for arm in arms})
+    for axes, (title, path) in zip(grid.flat, panels.items(), strict=True):
+        for (copying, style), shift in zip(COPYING_STYLE.items(), (0.94, 1.06), strict=True):
+            groups = {
+                int(arm.rpartition("-")[2]): [value_at(run.final, path) for run in runs]
+                for arm, runs in arms.items()
+                if f"-{copying}-" in arm
+            }
+            places = [number * shift for number in sorted(groups)]
+            _error_bars(axes, places, [interval(groups[number]) for number in sorted(groups)], style)
+            for place, number in zip(places, sorted(groups), strict=True):
+                dots = {"color": style["color"], "alpha": 0.45, "markersize": 4}
+                axes.plot([place] * len(groups[number]), groups[number], ".", **dots)
+        axes.set_xscale("log", base=2)
+        axes.set_xticks(numbers, [str(number) for number in numbers])
+        axes.minorticks_off()
+        axes.set(title=title, xlabel="names used in training", ylim=(-0.06, 1.06))
+    grid.flat[0].set_ylabel("valid whole proofs")
+    handles, labels = grid.flat[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=2)
+    return figure
+
+
+# ------------------------------------------------------------------------------------------ why rows collapse
+LAB_STYLE: dict[str, dict[str, Any]] = {
+    "gradient descent": {"color": BLUE, "linestyle": "-"},
+    "SGD, batches of 32": {"color": GRAY, "linestyle": ":"},
+    "Adam": {"color": ORANGE, "linestyle": "-"},
+    "AdamW": {"color": "black", "linestyle": ":"},
+    "Coupled Adam": {"color": GREEN, "linestyle": "--"},
+}
+LAB_MEASURES = {
+    "cosine": "mean pairwise cosine",
+    "distance": "rms pairwise distance",
+    "functional_spread": "share of functional spread kept",
+    "suppression": "suppression (nats)",
+}
+
+
+def lab_against_loss(paths: Mapping[str, Sequence[Sequence[Moment]]]) -> Figure:
+    """The unused rows in the theory lab against the loss, which falls to the right; a line for each run.
+
+    ``{"Adam": [a run's moments, ...], ...}``, with ways to train from ``LAB_STYLE``.
+    """
+    layout = ConstrainedLayoutEngine(h_pad=0.1)
+    figure, grid = plt.subplots(2, 2, figsize=(7.2, 6.0), sharex=True, layout=layout)
+    for axes, (measure, title) in zip(grid.flat, LAB_MEASURES.items(), strict=True):
+        for way, runs in paths.items():
+            for index, run in enumerate(runs):
+                label = way if index == 0 else None
+                values = np.array([getattr(moment, measure) for moment in run])
+                if measure == "functional_spread":  # problems differ in what they start with
+                    values = values / values[0]
+                axes.plot([moment.loss for moment in run], values, label=label, **LAB_STYLE[way])
+        axes.set_title(title)
+        axes.set_xscale("log")
+        if measure != "suppression":
+            axes.set_ylim(-0.08 if measure == "cosine" else 0, None if measure == "distance" else 1.05)
+    grid[0, 0].invert_xaxis()  # shared: once turns all
+    for axes in grid[-1]:
+        axes.set_xlabel("loss (nats), falling")
+    figure.legend(*grid[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=3)
+    return figure
+
+
+def lab_against_decay(
+    values: Mapping[str, Mapping[tuple[str, bool], Mapping[float, Sequence[float]]]],
+) -> Figure:
+    """Measures in the theory lab against weight decay: a panel a measure, mean and range over the runs.
+
+    ``{"cosine": {("AdamW", True): {0.0: [one value a run], 0.001: [...]}, ...}, ...}``, where the truth value
+    says whether the features went through a LayerNorm. Decays stand at equal steps, as 0 has no logarithm.
+    """
+    figure, grid = plt.subplots(1, len(values), figsize=(3.8 * len(values), 4.0), squeeze=False)
+    for axes, (measure, ways) in zip(grid.flat, values.items(), strict=True):
+        for (way, layer_norm), by_decay in ways.items():
+            places = np.arange(len(by_decay))
+            runs = np.array(list(by_decay.values()))  # (decays, runs)
+            style = {
+                "color": LAB_STYLE[way]["color"],
+                "marker": "o" if layer_norm else "^",
+                "linestyle": "-" if layer_norm else "--",
+                "label": f"{way}, {'with' if layer_norm else 'without'} LayerNorm",
+            }
+            ends = np.array([runs.mean(1) - runs.min(1), runs.max(1) - runs.mean(1)])
+            axes.errorbar(places, runs.mean(1), yerr=ends, capsize=3, **style)
+            axes.set_xticks(places, [f"{decay:g}" for decay in by_decay])
+        axes.set(title=measure, xlabel="weight decay", ylim=(-0.04, 1.06))
+    figure.legend(*grid.flat[0].get_legend_handles_labels(), loc="outside lower center", ncols=2)
+    return figure
+
+
+def measures_by_arm(values: Mapping[str, Mapping[str, Sequence[float]]]) -> Figure:
+    """Arms of a grid side by side: a panel a measure, a line an arm, dots for seeds, mean and 95 % interval.
+
+    ``{"cosine": {"trainable": [one value a seed], ...}, ...}``; every measure has the same arms.
+    """
+    arms = list(next(iter(values.values())))
+    size = (1.2 + 2.1 * len(values), 1.0 + 0.36 * len(arms))
+    figure, grid = plt.subplots(1, len(values), figsize=size, sharey=True, squeeze=False)
+    for axes, (measure, by_arm) in zip(grid.flat, values.items(), strict=True):
+        for place, arm in enumerate(arms):
+            mean = interval(by_arm[arm])
+            ends = [[mean.mean - mean.low], [mean.high - mean.mean]]
+            heights = [place + 0.28] * len(by_arm[arm])  # below the bar, which would hide them
+            axes.plot(by_arm[arm], heights, ".", color=ORANGE, alpha=0.6, markersize=5)
+            axes.errorbar([mean.mean], [place], xerr=ends, fmt="o", capsize=3, color=BLUE, markersize=4)
+        axes.axvline(0, color=GRAY, linewidth=1)
+        axes.set(title=measure, yticks=range(len(arms)), yticklabels=arms)
+        axes.grid(axis="y", visible=False)
+    grid[0, 0].invert_yaxis()  # shared: the first arm on top in every panel
+    return figure
