@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from unseen_lib.exercises import Result
+
 ROOT = Path(__file__).parents[1]
 
 
@@ -15,6 +17,13 @@ def needed(found: object, reason: str) -> None:
         if os.environ.get("CI"):
             pytest.fail(reason)
         pytest.skip(reason)
+
+
+def told(result: Result, *phrases: str) -> None:
+    """The answer to an exercise is called wrong, with a message that says each of these."""
+    assert result.status == "wrong", result
+    for phrase in phrases:
+        assert phrase in result.message, result.message
 
 
 @pytest.fixture(scope="session")

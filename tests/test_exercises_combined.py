@@ -7,18 +7,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from conftest import told
 from torch import Generator, Tensor
 
-from unseen_lib.exercises import Result, combined
+from unseen_lib.exercises import combined
 from unseen_lib.records import interval
 
 Answer = Callable[..., Any]
-
-
-def told(result: Result, *phrases: str) -> None:
-    assert result.status == "wrong"
-    for phrase in phrases:
-        assert phrase in result.message
 
 
 # ------------------------------------------------------------------------------------------------ 7.1

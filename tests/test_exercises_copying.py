@@ -7,17 +7,12 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from conftest import told
 from torch import Tensor
 
-from unseen_lib.exercises import Result, copying
+from unseen_lib.exercises import copying
 
 Answer = Callable[..., Any]
-
-
-def told(result: Result, *phrases: str) -> None:
-    assert result.status == "wrong"
-    for phrase in phrases:
-        assert phrase in result.message
 
 
 # ------------------------------------------------------------------------------------------------ 5.1
@@ -46,8 +41,13 @@ def in_one_heap(weights: Tensor, tokens: Tensor, vocab_size: int) -> Tensor:
     return pointed(weights, tokens, vocab_size).sum(0).expand(len(weights), -1)
 
 
-def test_pointed_has_a_right_answer() -> None:
-    assert copying.check_pointed(pointed).status == "passed"
+def into_plain_zeros(weights: Tensor, tokens: Tensor, vocab_size: int) -> Tensor:
+    return torch.zeros(len(weights), vocab_size).scatter_add_(1, tokens, weights)
+
+
+@pytest.mark.parametrize("answer", [pointed, into_plain_zeros])
+def test_pointed_has_a_right_answer(answer: Answer) -> None:
+    assert copying.check_pointed(answer).status == "passed"
 
 
 @pytest.mark.parametrize(
@@ -172,8 +172,16 @@ def identity_head(
     return mixed @ W_V @ W_O + b * (mixed if copied == "mixed" else x)
 
 
-def test_identity_head_has_a_right_answer() -> None:
-    assert copying.check_identity_head(identity_head).status == "passed"
+def with_eyes(x: Tensor, W_Q: Tensor, W_K: Tensor, W_V: Tensor, W_O: Tensor, a: float, b: float) -> Tensor:
+    eye = torch.eye(x.shape[1])
+    scores = (x @ W_Q @ W_K.T @ x.T + x @ (a * eye) @ x.T) / W_Q.shape[1] ** 0.5
+    mixed = (scores + torch.full((len(x), len(x)), -torch.inf).triu(1)).softmax(-1) @ x
+    return mixed @ W_V @ W_O + mixed @ (b * eye)
+
+
+@pytest.mark.parametrize("answer", [identity_head, with_eyes])
+def test_identity_head_has_a_right_answer(answer: Answer) -> None:
+    assert copying.check_identity_head(answer).status == "passed"
 
 
 @pytest.mark.parametrize(

@@ -36,6 +36,8 @@ from unseen_lib.experiments import (
 from unseen_lib.model import GPT, count_parameters
 from unseen_lib.problems import SCENARIOS, longest_sequence
 from unseen_lib.records import (
+    best_of_others,
+    difference,
     final_interval,
     interval,
     load_grid,
@@ -43,6 +45,7 @@ from unseen_lib.records import (
     record_of,
     recorded_folder,
     save_record,
+    spread_kept,
 )
 from unseen_lib.training import train
 
@@ -213,6 +216,41 @@ def test_the_interval_covers_the_mean_as_often_as_it_says():
     samples = torch.randn(2000, 5, generator=generator, dtype=torch.float64)
     covered = sum(low <= 0 <= high for _, low, high in map(interval, samples.tolist())) / len(samples)
     assert covered == pytest.approx(0.95, abs=0.02)
+
+
+def made_up(record, seed, values):
+    """A run whose seen validity takes the given values."""
+    config = {**record.config, "seed": seed}
+    curve = [{"step": step, "seen": {"proof_validity": value}} for step, value in enumerate(values)]
+    return dataclasses.replace(record, config=config, curve=curve)
+
+
+def test_differences_pair_runs_by_seed_and_refuse_arms_that_do_not_pair(record):
+    def last(run):
+        return run.final["seen"]["proof_validity"]
+
+    one = [made_up(record, seed, [value]) for seed, value in ((0, 0.5), (1, 0.9), (2, 0.7))]
+    other = [made_up(record, seed, [value]) for seed, value in ((2, 0.6), (0, 0.3), (1, 0.8))]
+    assert difference(one, other, last) == pytest.approx(interval([0.2, 0.1, 0.1]))
+    with pytest.raises(ValueError, match=r"different seeds, \[0, 1\] and \[0, 1, 2\]"):
+        difference(one[:2], other, last)
+    assert difference(one[:2], other, last, common=True) == pytest.approx(interval([0.2, 0.1]))
+
+
+def test_a_run_is_read_where_the_others_are_best(record):
+    curves = [[0.0, 0.9, 0.1], [0.0, 0.2, 0.3], [0.0, 0.1, 0.8]]
+    runs = [made_up(record, seed, curve) for seed, curve in enumerate(curves)]
+    assert best_of_others(runs, "seen", "proof_validity") == [0.1, 0.2, 0.1]
+    with pytest.raises(ValueError, match="two are needed"):
+        best_of_others(runs[:1], "seen", "proof_validity")
+
+
+def test_spread_kept_is_measured_against_fresh_rows(record):
+    rows = record.final["rows"]
+    assert spread_kept(record, "fresh") == 1
+    assert spread_kept(record) * rows["fresh"]["functional_spread"] == pytest.approx(
+        rows["unseen"]["functional_spread"]
+    )
 
 
 # ------------------------------------------------------------------------------------------------------ grids

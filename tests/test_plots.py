@@ -118,7 +118,8 @@ def test_every_failed_proof_is_counted_in_the_bars():
 
 
 @pytest.mark.parametrize(
-    "style", [plots.SCENARIO_STYLE, plots.ROW_STYLE, plots.COPYING_STYLE, plots.POLICY_STYLE]
+    "style",
+    [plots.SCENARIO_STYLE, plots.ROW_STYLE, plots.COPYING_STYLE, plots.POLICY_STYLE, plots.LAB_STYLE],
 )
 def test_lines_stand_out_from_their_ground_and_differ_in_more_than_color(style):
     def luminance(color):

@@ -21,7 +21,7 @@ from matplotlib.text import Text
 
 from unseen_lib.logic import Problem, Symbol, closure
 from unseen_lib.problems import IGNORE, SCENARIOS, Batch
-from unseen_lib.records import Interval, Record, interval, value_at
+from unseen_lib.records import Record, interval, value_at
 from unseen_lib.theory import Moment
 
 BLUE, GREEN, ORANGE, GRAY = "#0072B2", "#009E73", "#D55E00", "#5A5A5A"
@@ -227,18 +227,15 @@ def against_names(records: Sequence[Record], quantities: Sequence[str] = ("proof
     figure, panels = _share_panels(quantities, chance=value_at(records[0].final, ("seen", "answer_chance")))
     for axes, quantity in zip(panels, quantities, strict=True):
         for offset, scenario in zip((0.9, 1.0, 1.11), SCENARIOS, strict=True):
-            style = SCENARIO_STYLE[scenario]
-            groups = [
-                [value_at(record.final, (scenario, quantity)) for record in records if record.names == number]
+            groups = {
+                number: [
+                    value_at(record.final, (scenario, quantity))
+                    for record in records
+                    if record.names == number
+                ]
                 for number in names
-            ]
-            places = [number * offset for number in names]
-            _error_bars(axes, places, [interval(group) for group in groups], style)
-            for place, group in zip(places, groups, strict=True):
-                axes.plot([place] * len(group), group, ".", color=style["color"], alpha=0.45, markersize=4)
-        axes.set_xscale("log", base=2)
-        axes.set_xticks(names, [str(number) for number in names])
-        axes.minorticks_off()
+            }
+            _seeds_against_names(axes, groups, SCENARIO_STYLE[scenario], offset)
         axes.set_xlabel("names used in training")
     figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=3)
     return figure
@@ -259,12 +256,21 @@ def _share_panels(quantities: Sequence[str], chance: float) -> tuple[Figure, lis
     return figure, panels
 
 
-def _error_bars(
-    axes: Axes, places: Sequence[float], means: Sequence[Interval], style: Mapping[str, Any]
+def _seeds_against_names(
+    axes: Axes, groups: Mapping[int, Sequence[float]], style: Mapping[str, Any], offset: float
 ) -> None:
-    middle = [mean.mean for mean in means]
+    """One line of a grid: at each number of names a dot a seed, their mean and 95 % interval."""
+    numbers = sorted(groups)
+    means = [interval(groups[number]) for number in numbers]
     ends = [[mean.mean - mean.low for mean in means], [mean.high - mean.mean for mean in means]]
-    axes.errorbar(places, middle, yerr=ends, capsize=3, **style)
+    places = [number * offset for number in numbers]  # beside each other, so that lines do not hide lines
+    axes.errorbar(places, [mean.mean for mean in means], yerr=ends, capsize=3, **style)
+    for place, number in zip(places, numbers, strict=True):
+        dots = {"color": style["color"], "alpha": 0.45, "markersize": 4}
+        axes.plot([place] * len(groups[number]), groups[number], ".", **dots)
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(numbers, [str(number) for number in numbers])
+    axes.minorticks_off()
 
 
 def error_shares(counts: Mapping[str, Mapping[str, int]]) -> Figure:
@@ -440,31 +446,19 @@ def whole_grid(arms: Mapping[str, Sequence[Record]], rows: Sequence[tuple[str, s
     """
     cells = {tuple(arm.rsplit("-", 2)): records for arm, records in arms.items()}
     policies = list(dict.fromkeys(policy for policy, _, _ in cells))
-    numbers = sorted({int(number) for _, _, number in cells})
     size = (0.8 + 2.0 * len(policies), 0.9 + 1.9 * len(rows))
     figure, grid = plt.subplots(
         len(rows), len(policies), figsize=size, sharex=True, sharey=True, squeeze=False
     )
     for line, (scenario, quantity) in zip(grid, rows, strict=True):
         for axes, policy in zip(line, policies, strict=True):
-            for (copying, style), shift in zip(COPYING_STYLE.items(), (0.93, 1.08), strict=True):
-                there = [number for number in numbers if (policy, copying, str(number)) in cells]
-                groups = [
-                    [
-                        value_at(record.final, (scenario, quantity))
-                        for record in cells[policy, copying, str(number)]
-                    ]
-                    for number in there
-                ]
-                places = [number * shift for number in there]
-                _error_bars(axes, places, [interval(group) for group in groups], {**style, "markersize": 4})
-                for place, group in zip(places, groups, strict=True):
-                    axes.plot(
-                        [place] * len(group), group, ".", color=style["color"], alpha=0.45, markersize=3
-                    )
-            axes.set_xscale("log", base=2)
-            axes.set_xticks(numbers, [str(number) for number in numbers])
-            axes.minorticks_off()
+            for (copying, style), offset in zip(COPYING_STYLE.items(), (0.93, 1.08), strict=True):
+                groups = {
+                    int(number): [value_at(record.final, (scenario, quantity)) for record in records]
+                    for (its_policy, its_copying, number), records in cells.items()
+                    if (its_policy, its_copying) == (policy, copying)
+                }
+                _seeds_against_names(axes, groups, {**style, "markersize": 4}, offset)
             axes.set_ylim(-0.06, 1.06)
         kind = ", true queries" if quantity.startswith("true_") else ""
         line[0].set_ylabel(f"{SCENARIO_STYLE[scenario]['label']}{kind}".replace("unseen, ", "unseen,\n"))
@@ -488,19 +482,23 @@ def seeds_by_arm(panels: Mapping[str, Mapping[str, Sequence[float]]], xlabel: st
     size = (1.6 + 2.8 * len(panels), 1.3 + 0.34 * max(map(len, panels.values())))
     figure, grid = plt.subplots(1, len(panels), figsize=size, sharey=True, squeeze=False)
     for axes, (title, arms) in zip(grid.flat, panels.items(), strict=True):
-        means = [interval(values) for values in arms.values()]
-        axes.axvline(means[0].mean, color=GRAY, linewidth=1, linestyle="--")
-        for place, (values, mean) in enumerate(zip(arms.values(), means, strict=True)):
-            color = BLUE if place == 0 else ORANGE
-            ends = [[mean.mean - mean.low], [mean.high - mean.mean]]
-            look = {"color": color, "marker": "o" if place == 0 else "^", "capsize": 3}
-            axes.errorbar([mean.mean], [place], xerr=ends, **look)
-            axes.plot(values, [place + 0.25] * len(values), ".", color=color, alpha=0.5, markersize=4)
+        axes.axvline(interval(next(iter(arms.values()))).mean, color=GRAY, linewidth=1, linestyle="--")
+        for place, values in enumerate(arms.values()):
+            _line_of_seeds(axes, place, values, *((BLUE, "o") if place == 0 else (ORANGE, "^")))
         axes.set_yticks(range(len(arms)), list(arms))
-        axes.set(title=title, xlim=(-0.04, 1.04), ylim=(len(arms) - 0.4, -0.6))
+        axes.set(title=title, xlim=(-0.04, 1.04))
         axes.grid(axis="y", visible=False)
+    grid[0, 0].invert_yaxis()  # shared: the first arm on top in every panel
     figure.supxlabel(xlabel, fontsize="medium")
     return figure
+
+
+def _line_of_seeds(axes: Axes, place: int, values: Sequence[float], color: str, marker: str) -> None:
+    """Mean and 95 % interval of one arm at height ``place``, and its seeds below, where the bar is not."""
+    mean = interval(values)
+    ends = [[mean.mean - mean.low], [mean.high - mean.mean]]
+    axes.errorbar([mean.mean], [place], xerr=ends, color=color, marker=marker, capsize=3)
+    axes.plot(values, [place + 0.25] * len(values), ".", color=color, alpha=0.5, markersize=4)
 
 
 def table_of_shares(panels: Mapping[str, Mapping[str, Mapping[str, float]]], label: str) -> Figure:
@@ -566,22 +564,14 @@ def copying_against_names(
     what is drawn of each run, ``("all_unseen", "proof_validity")``. Dots are seeds, bars 95 % intervals.
     """
     figure, grid = plt.subplots(1, len(panels), figsize=(3.3 * len(panels), 3.7), sharey=True, squeeze=False)
-    numbers = sorted({int(arm.rpartition("-")[2]) for arm in arms})
     for axes, (title, path) in zip(grid.flat, panels.items(), strict=True):
-        for (copying, style), shift in zip(COPYING_STYLE.items(), (0.94, 1.06), strict=True):
+        for (copying, style), offset in zip(COPYING_STYLE.items(), (0.94, 1.06), strict=True):
             groups = {
                 int(arm.rpartition("-")[2]): [value_at(run.final, path) for run in runs]
                 for arm, runs in arms.items()
                 if f"-{copying}-" in arm
             }
-            places = [number * shift for number in sorted(groups)]
-            _error_bars(axes, places, [interval(groups[number]) for number in sorted(groups)], style)
-            for place, number in zip(places, sorted(groups), strict=True):
-                dots = {"color": style["color"], "alpha": 0.45, "markersize": 4}
-                axes.plot([place] * len(groups[number]), groups[number], ".", **dots)
-        axes.set_xscale("log", base=2)
-        axes.set_xticks(numbers, [str(number) for number in numbers])
-        axes.minorticks_off()
+            _seeds_against_names(axes, groups, style, offset)
         axes.set(title=title, xlabel="names used in training", ylim=(-0.06, 1.06))
     grid.flat[0].set_ylabel("valid whole proofs")
     handles, labels = grid.flat[0].get_legend_handles_labels()
@@ -591,11 +581,11 @@ def copying_against_names(
 
 # ------------------------------------------------------------------------------------------ why rows collapse
 LAB_STYLE: dict[str, dict[str, Any]] = {
-    "gradient descent": {"color": BLUE, "linestyle": "-"},
-    "SGD, batches of 32": {"color": GRAY, "linestyle": ":"},
-    "Adam": {"color": ORANGE, "linestyle": "-"},
-    "AdamW": {"color": "black", "linestyle": ":"},
-    "Coupled Adam": {"color": GREEN, "linestyle": "--"},
+    "gradient descent": {"color": BLUE, "linestyle": "-", "marker": "o", "markevery": 6},
+    "SGD, batches of 32": {"color": GRAY, "linestyle": ":", "marker": "s", "markevery": (1, 6)},
+    "Adam": {"color": ORANGE, "linestyle": "-.", "marker": "^", "markevery": (2, 6)},
+    "AdamW": {"color": "black", "linestyle": (0, (1, 4)), "marker": "x", "markevery": (5, 6)},
+    "Coupled Adam": {"color": GREEN, "linestyle": "--", "marker": "D", "markevery": (4, 6)},
 }
 LAB_MEASURES = {
     "cosine": "mean pairwise cosine",
@@ -668,11 +658,7 @@ def measures_by_arm(values: Mapping[str, Mapping[str, Sequence[float]]]) -> Figu
     figure, grid = plt.subplots(1, len(values), figsize=size, sharey=True, squeeze=False)
     for axes, (measure, by_arm) in zip(grid.flat, values.items(), strict=True):
         for place, arm in enumerate(arms):
-            mean = interval(by_arm[arm])
-            ends = [[mean.mean - mean.low], [mean.high - mean.mean]]
-            heights = [place + 0.28] * len(by_arm[arm])  # below the bar, which would hide them
-            axes.plot(by_arm[arm], heights, ".", color=ORANGE, alpha=0.6, markersize=5)
-            axes.errorbar([mean.mean], [place], xerr=ends, fmt="o", capsize=3, color=BLUE, markersize=4)
+            _line_of_seeds(axes, place, by_arm[arm], BLUE, "o")
         axes.axvline(0, color=GRAY, linewidth=1)
         axes.set(title=measure, yticks=range(len(arms)), yticklabels=arms)
         axes.grid(axis="y", visible=False)

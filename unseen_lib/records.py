@@ -10,7 +10,7 @@ import datetime
 import json
 import math
 import subprocess
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from importlib import resources
 from pathlib import Path
@@ -269,3 +269,53 @@ def interval(values: Iterable[float], level: float = 0.95) -> Interval:
 def final_interval(records: Iterable[Record], *path: str) -> Interval:
     """:func:`interval` of one quantity at the end of training."""
     return interval(value_at(record.final, path) for record in records)
+
+
+def difference(
+    one: Iterable[Record], other: Iterable[Record], value: Callable[[Record], float], *, common: bool = False
+) -> Interval:
+    """:func:`interval` of what one arm has more than another, seed by seed.
+
+    Runs of one seed share their problems and the draw of their first weights as far as their settings allow,
+    so the difference within a seed is less noisy than that of the means.
+
+    Parameters
+    ----------
+    value : callable
+        What to compare, a number a run.
+    common : bool
+        Compare the seeds that both arms have, where one of them was recorded with more.
+
+    Raises
+    ------
+    ValueError
+        If the arms have different seeds and ``common`` is not set, or fewer than two seeds to compare.
+    """
+    first, second = ({run.seed: value(run) for run in runs} for runs in (one, other))
+    if first.keys() != second.keys() and not common:
+        raise ValueError(
+            f"the arms have different seeds, {sorted(first)} and {sorted(second)}; compare those that both "
+            "have with common=True"
+        )
+    return interval(first[seed] - second[seed] for seed in sorted(first.keys() & second.keys()))
+
+
+def best_of_others(records: Sequence[Record], *path: str) -> list[float]:
+    """A quantity of each run at the step at which the *other* runs are best on average.
+
+    The highest point of a run's own curve would flatter it: part of any maximum is luck.
+    """
+    curves = [record.series(*path)[1] for record in records]
+    if len(curves) < 2:
+        raise ValueError(f"there are no other runs: {len(curves)} run was given, and two are needed")
+    found = []
+    for i, curve in enumerate(curves):
+        others = [math.fsum(values) for values in zip(*(curves[:i] + curves[i + 1 :]), strict=True)]
+        found.append(curve[others.index(max(others))])
+    return found
+
+
+def spread_kept(record: Record, group: str = "unseen") -> float:
+    """Functional spread of a group of rows at the end of training, as a share of that of fresh rows."""
+    rows = record.final["rows"]
+    return float(rows[group]["functional_spread"] / rows["fresh"]["functional_spread"])

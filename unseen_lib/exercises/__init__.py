@@ -20,7 +20,7 @@ import signal
 import threading
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -140,6 +140,63 @@ def expect_close(
         place = tuple(int(i) for i in np.argwhere(differs)[0])
         at = f" at {list(place)}, the first of {differs.sum()} places that differ" if place else ""
         raise Wrong(f"{call}\n  returned {values[place]:.6g}{at}\n  expected {target[place]:.6g}")
+
+
+def explain(got: object, right: torch.Tensor, call: str, mistakes: Mapping[str, torch.Tensor]) -> None:
+    """Raise `Wrong` with the name of the mistake that ``got`` is the result of, unless it is right, too."""
+    if same(got, right):
+        return
+    for about, wrong in mistakes.items():
+        if same(got, wrong) and not same(wrong, right):
+            raise Wrong(f"{call}\n  returned {about}.")
+
+
+def same(got: object, wanted: torch.Tensor, *, tolerance: float = 1e-5) -> bool:
+    """Whether ``got`` has the shape of ``wanted`` and, relative to its largest entry, the same values.
+
+    Never raises: what is no number at all is not the same, and `expect_close` says what is wrong with it.
+    """
+    try:
+        values = torch.as_tensor(got).detach().double().cpu()
+    except (TypeError, ValueError, RuntimeError):
+        return False
+    if values.shape != wanted.shape or not values.isfinite().all():
+        return False
+    target = wanted.detach().double()
+    return bool(((values - target).abs() <= tolerance * target.abs().max()).all())
+
+
+def number(value: object) -> float | None:
+    """``value`` as a number, or None: the comparison that follows says what is wrong with it."""
+    try:
+        return float(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError, RuntimeError):
+        return None
+
+
+def near(a: float | None, b: float) -> bool:
+    """Whether a number, if it is one, agrees with ``b`` as `expect_close` would have it."""
+    return a is not None and abs(a - b) <= 1e-5 * max(1.0, abs(b))
+
+
+def normal(*shape: int, seed: int) -> torch.Tensor:
+    """An example of doubles from a normal distribution, the same for each reader."""
+    return torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+
+
+def compiler_loaded(check: Callable[..., Result]) -> Callable[..., Result]:
+    """Load torch's compiler before the clock of the check runs.
+
+    Torch imports it when it first makes an optimizer or enters a dispatch mode, which can take longer than a
+    check may.
+    """
+
+    @functools.wraps(check)
+    def checked(*answers: Any) -> Result:
+        torch.optim.SGD([torch.zeros(1)])
+        return check(*answers)
+
+    return checked
 
 
 def _expect_something(got: object, call: str) -> None:

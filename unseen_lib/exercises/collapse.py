@@ -11,9 +11,10 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from unseen_lib import collapse
-from unseen_lib.exercises import Wrong, exercise, expect_close
+from unseen_lib.exercises import Wrong, compiler_loaded, exercise, expect_close, near, normal, number
 
 
+@compiler_loaded
 @exercise("3.1", "The mean cosine without listing pairs")
 def check_mean_cosine(mean_cosine: Callable[..., Any]) -> None:
     """``mean_cosine(rows)`` is the mean cosine over pairs of rows (N, D), without an N x N matrix."""
@@ -26,7 +27,7 @@ def check_mean_cosine(mean_cosine: Callable[..., Any]) -> None:
         got = mean_cosine(matrix.clone())
         _explain_mean_cosine(got, matrix, f"mean_cosine({example})")
         expect_close(got, wanted, f"mean_cosine({example}): {about}")
-    rows = _normal(400, 8, seed=31) + 0.3
+    rows = normal(400, 8, seed=31) + 0.3
     with _Work() as work:
         got = mean_cosine(rows.clone())
     expect_close(got, collapse.measure_rows(rows).cosine, "mean_cosine(rows), 400 random rows of width 8")
@@ -44,7 +45,7 @@ def check_mean_cosine(mean_cosine: Callable[..., Any]) -> None:
 
 
 def _explain_mean_cosine(got: object, rows: Tensor, call: str) -> None:
-    value = _number(got)
+    value = number(got)
     if value is None:
         return
     unit, n = F.normalize(rows), len(rows)
@@ -59,7 +60,7 @@ def _explain_mean_cosine(got: object, rows: Tensor, call: str) -> None:
     }
     right = collapse.measure_rows(rows).cosine
     for about, wrong in mistakes.items():
-        if _near(value, float(wrong)) and not _near(value, right):
+        if near(value, float(wrong)) and not near(value, right):
             raise Wrong(f"{call}\n  returned {value:.4g}, which is {about}.\n  expected {right:.4g}")
 
 
@@ -72,14 +73,14 @@ def check_spread_where_it_looks(spread_where_it_looks: Callable[..., Any]) -> No
     for k, wanted in [(1, 2.0), (2, 2.0), (3, 52.0)]:
         call = f"{drawing}\nspread_where_it_looks(rows, features, k={k})"
         got = spread_where_it_looks(rows.clone(), features.clone(), k)
-        if k == 1 and _near(_number(got), 50.0):
+        if k == 1 and near(number(got), 50.0):
             raise Wrong(
                 f"{call}\n  returned 50, from axis 2, where the features are smallest: eigh sorts upwards."
             )
         _explain_spread(got, rows, features, k, call)
         expect_close(got, wanted, call)
-    features = _normal(300, 12, seed=32) * torch.linspace(3, 0.3, 12) + torch.linspace(2, -2, 12)
-    rows = _normal(40, 12, seed=33) / 12**0.5 + 0.5
+    features = normal(300, 12, seed=32) * torch.linspace(3, 0.3, 12) + torch.linspace(2, -2, 12)
+    rows = normal(40, 12, seed=33) / 12**0.5 + 0.5
     for k in (1, 4, 12):
         call = f"spread_where_it_looks(rows, features, k={k}), 40 random rows and 300 features of width 12"
         got = spread_where_it_looks(rows.clone(), features.clone(), k)
@@ -88,8 +89,8 @@ def check_spread_where_it_looks(spread_where_it_looks: Callable[..., Any]) -> No
 
 
 def _explain_spread(got: object, rows: Tensor, features: Tensor, k: int, call: str) -> None:
-    value, right = _number(got), collapse.functional_spread(rows, features, k)
-    if value is None or _near(value, right):
+    value, right = number(got), collapse.functional_spread(rows, features, k)
+    if value is None or near(value, right):
         return
     n = len(rows)
     inside = rows @ _leading(features.T @ features, k)
@@ -111,15 +112,15 @@ def _explain_spread(got: object, rows: Tensor, features: Tensor, k: int, call: s
         ),
     }
     for about, wrong in mistakes.items():
-        if _near(value, float(wrong)):
+        if near(value, float(wrong)):
             raise Wrong(f"{call}\n  returned {value:.4g}, which is {about}.\n  expected {right:.4g}")
 
 
 @exercise("3.3", "Fool a measure")
 def check_fool(fool: Callable[..., Any]) -> None:
     """``fool(features, generator)``: two matrices (100, D), one that only looks collapsed and one that is."""
-    turn = torch.linalg.qr(_normal(64, 64, seed=34)).Q
-    features = (_normal(500, 64, seed=35) * torch.logspace(0.5, -1.5, 64)) @ turn
+    turn = torch.linalg.qr(normal(64, 64, seed=34)).Q
+    features = (normal(500, 64, seed=35) * torch.logspace(0.5, -1.5, 64)) @ turn
     answer = fool(features.float(), torch.Generator().manual_seed(36))
     if not (isinstance(answer, tuple | list) and len(answer) == 2):
         raise Wrong(f"fool(features, generator)\n  returned {type(answer).__name__}\n  expected two matrices")
@@ -156,7 +157,7 @@ def check_fool(fool: Callable[..., Any]) -> None:
 @exercise("3.4", "What pushes a row that no text uses")
 def check_push(push: Callable[..., Any]) -> None:
     """``push(features, unembedding, row)``: gradient (D,) of the mean loss for a row never used."""
-    features, unembedding = _normal(60, 6, seed=37) + 0.5, _normal(20, 6, seed=38)
+    features, unembedding = normal(60, 6, seed=37) + 0.5, normal(20, 6, seed=38)
     targets = torch.randint(0, 15, (60,), generator=torch.Generator().manual_seed(39))  # 15 to 19: unused
     weights = unembedding.clone().requires_grad_()
     (gradient,) = torch.autograd.grad(F.cross_entropy(features @ weights.T, targets), weights)
@@ -199,22 +200,6 @@ class _Work(TorchDispatchMode):
         return result
 
 
-def _normal(*shape: int, seed: int) -> Tensor:
-    return torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
-
-
 def _leading(symmetric: Tensor, k: int) -> Tensor:
     vectors: Tensor = torch.linalg.eigh(symmetric).eigenvectors
     return vectors[:, -k:]
-
-
-def _number(value: object) -> float | None:
-    """``value`` as a number, or None: the comparison that follows says what is wrong with it."""
-    try:
-        return float(value)  # type: ignore[arg-type]
-    except (TypeError, ValueError, RuntimeError):
-        return None
-
-
-def _near(a: float | None, b: float) -> bool:
-    return a is not None and abs(a - b) <= 1e-5 * max(1.0, abs(b))

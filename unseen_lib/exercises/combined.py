@@ -11,8 +11,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from unseen_lib.exercises import Wrong, exercise, expect_close, expect_equal
+from unseen_lib.exercises import Wrong, exercise, expect_close, expect_equal, near, number
 from unseen_lib.records import Interval, interval
+
+DRAWS = 150  # so many that an honest draw misses no name, but for one time in millions
 
 
 # ------------------------------------------------------------------------------------------------ 7.1
@@ -41,8 +43,8 @@ def check_names_needed(names_needed: Callable[..., Any]) -> None:
 def _explain_names_needed(
     got: object, numbers: Sequence[int], shares: Sequence[float], level: float, wanted: float, call: str
 ) -> None:
-    value = _number(got)
-    if value is None or _near(value, wanted):
+    value = number(got)
+    if value is None or near(value, wanted):
         return
     mistakes: dict[str, float] = {}
     if shares[0] >= level:
@@ -65,7 +67,7 @@ def _explain_names_needed(
         else:
             mistakes["where the level is reached a second time: look for the first"] = place
     for about, wrong in mistakes.items():
-        if _near(value, wrong):
+        if near(value, wrong):
             raise Wrong(f"{call}\n  returned {value:.6g}, which is {about}.\n  expected {wanted:.6g}")
 
 
@@ -150,26 +152,28 @@ def check_new_names(new_names: Callable[..., Any]) -> None:
     tokens = torch.tensor([1, 10, 4, 11, 11, 4, 12, 5, 10, 6, 13, 12, 9, 14])
     call = f"tokens = {tokens.tolist()}, names 10 to 19, pool 10 to 16"
     reached: dict[int, set[int]] = {int(old): set() for old in tokens[torch.isin(tokens, names)].unique()}
-    for seed in range(60):
+    for seed in range(DRAWS):
         given = tokens.clone()
         got = new_names(given, names.clone(), pool.clone(), torch.Generator().manual_seed(seed))
         if not torch.equal(given, tokens):
             raise Wrong(f"{call}\n  new_names changed the tokens it was given: write into a copy")
-        _check_new_namesd(got, tokens, names, pool, call)
+        _check_renamed(got, tokens, names, pool, call)
         for old, choices in reached.items():
             choices.add(int(got[tokens == old][0]))
     if all(len(choices) == 1 for choices in reached.values()):
-        raise Wrong(f"{call}\n  sixty generators gave the same names: draw with the generator")
+        raise Wrong(f"{call}\n  {DRAWS} generators gave the same names: draw with the generator")
     for old, choices in reached.items():
         if len(choices) < len(pool):
             left = sorted(set(pool.tolist()) - choices)
-            raise Wrong(f"{call}\n  in sixty draws, {old} never became one of {left}: any of the pool may be")
+            raise Wrong(
+                f"{call}\n  in {DRAWS} draws, {old} never became one of {left}: any of the pool may be"
+            )
     text = torch.tensor([1, 4, 5, 6])
     got = new_names(text.clone(), names.clone(), pool.clone(), torch.Generator().manual_seed(0))
     expect_equal(_listed(got), text.tolist(), "new_names([1, 4, 5, 6], …): a text without names")
 
 
-def _check_new_namesd(got: object, tokens: Tensor, names: Tensor, pool: Tensor, call: str) -> None:
+def _check_renamed(got: object, tokens: Tensor, names: Tensor, pool: Tensor, call: str) -> None:
     if not isinstance(got, Tensor) or got.shape != tokens.shape:
         shape = tuple(got.shape) if isinstance(got, Tensor) else type(got).__name__
         raise Wrong(f"{call}\n  returned {shape}\n  expected a tensor of shape {tuple(tokens.shape)}")
@@ -268,15 +272,3 @@ def _rounded(values: Tensor) -> str:
 
 def _listed(value: object) -> object:
     return value.tolist() if isinstance(value, Tensor) else value
-
-
-def _number(value: object) -> float | None:
-    """``value`` as a number, or None: the comparison that follows says what is wrong with it."""
-    try:
-        return float(value)  # type: ignore[arg-type]
-    except (TypeError, ValueError, RuntimeError):
-        return None
-
-
-def _near(a: float, b: float) -> bool:
-    return abs(a - b) <= 1e-5 * max(1.0, abs(b))

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from unseen_lib.exercises import Wrong, exercise, expect_close
+from unseen_lib.exercises import Wrong, exercise, expect_close, explain, normal
 
 
 @exercise("5.1", "A pointer")
@@ -26,7 +26,7 @@ def check_pointed(pointed: Callable[..., Any]) -> None:
         _check_pointed(pointed, torch.tensor(example, dtype=torch.float64), torch.tensor(words), 5, call)
     generator = torch.Generator().manual_seed(51)
     tokens = torch.randint(12, (3, 20), generator=generator)
-    weights = _normal(3, 20, seed=52).softmax(-1)
+    weights = normal(3, 20, seed=52).softmax(-1)
     call = "pointed(weights, tokens, vocab_size=12), 3 random texts of 20 words"
     _check_pointed(pointed, weights, tokens, 12, call)
 
@@ -39,8 +39,8 @@ def _check_pointed(
     last = torch.zeros_like(right)
     for row in range(len(tokens)):
         last[row, tokens[row]] = weights[row]
-    got = pointed(weights.clone(), tokens.clone(), size)
-    _explain(
+    got = pointed(weights.float(), tokens.clone(), size)  # single, as torch.zeros is
+    explain(
         got,
         right,
         call,
@@ -90,7 +90,7 @@ def check_sharpness(sharpness: Callable[..., Any]) -> None:
             ),
             "with a logarithm of base 10: a softmax has base e": right / math.log(10),
         }
-        _explain(got, torch.tensor(right), call, {k: torch.tensor(v) for k, v in mistakes.items()})
+        explain(got, torch.tensor(right), call, {k: torch.tensor(v) for k, v in mistakes.items()})
         if isinstance(got, int | float) and got > 0:
             scores = [got] + [got * cosine] * (names - 1)
             reached = float(torch.tensor(scores, dtype=torch.float64).softmax(0)[0])
@@ -114,7 +114,7 @@ def check_induction(induction: Callable[..., Any]) -> None:
             shape = tuple(matrix.shape) if isinstance(matrix, Tensor) else type(matrix).__name__
             raise Wrong(f"{name} is {shape}; for rows of width {width} it should be {(2 * width, width)}")
     W_Q, W_K = (matrix.detach().double() for matrix in answer)
-    rows = _normal(40, width, seed=53) / width**0.5
+    rows = normal(40, width, seed=53) / width**0.5
     after, same, last = (_given_to(place, rows, W_Q, W_K) for place in ("after", "same", "last"))
     where = (
         "texts of 20 different words and then one of them again\n  of its look, the last place gives "
@@ -163,9 +163,9 @@ def _look(text: Tensor, rows: Tensor, W_Q: Tensor, W_K: Tensor) -> Tensor:
 @exercise("5.4", "The other way to copy")
 def check_identity_head(identity_head: Callable[..., Any]) -> None:
     """``identity_head(x, W_Q, W_K, W_V, W_O, a, b)``: a head whose two products gain a multiple of I."""
-    x = _normal(7, 6, seed=55)
-    W_Q, W_K, W_V = (_normal(6, 4, seed=seed) / 2 for seed in (56, 57, 58))
-    W_O = _normal(4, 6, seed=59) / 2
+    x = normal(7, 6, seed=55)
+    W_Q, W_K, W_V = (normal(6, 4, seed=seed) / 2 for seed in (56, 57, 58))
+    W_O = normal(4, 6, seed=59) / 2
     for a, b, about in [
         (0.0, 0.0, "an ordinary head"),
         (0.0, 0.7, "only the values gain"),
@@ -174,7 +174,7 @@ def check_identity_head(identity_head: Callable[..., Any]) -> None:
     ]:
         call = f"identity_head(x, W_Q, W_K, W_V, W_O, a={a}, b={b}), x of 7 tokens: {about}"
         right = _identity_head(x, W_Q, W_K, W_V, W_O, a, b)
-        got = identity_head(x.clone(), W_Q.clone(), W_K.clone(), W_V.clone(), W_O.clone(), a, b)
+        got = identity_head(*(part.float() for part in (x, W_Q, W_K, W_V, W_O)), a, b)
         ordinary = _identity_head(x, W_Q, W_K, W_V, W_O, a, 0.0)
         scores = x @ (W_Q @ W_K.T) @ x.T
         alike = a * x @ x.T
@@ -196,7 +196,7 @@ def check_identity_head(identity_head: Callable[..., Any]) -> None:
             "what the head does without b": ordinary,
             "what the head does without a": _identity_head(x, W_Q, W_K, W_V, W_O, 0.0, b),
         }
-        _explain(got, right, call, mistakes)
+        explain(got, right, call, mistakes)
         expect_close(got, right, call)
 
 
@@ -212,24 +212,3 @@ def _mix(scores: Tensor, x: Tensor, W_V: Tensor, W_O: Tensor, b: float, *, causa
         scores = scores.masked_fill(torch.ones_like(scores).triu(1).bool(), -math.inf)
     mixed: Tensor = scores.softmax(-1) @ x
     return mixed @ W_V @ W_O + b * mixed
-
-
-def _explain(got: object, right: Tensor, call: str, mistakes: dict[str, Tensor]) -> None:
-    """Raise `Wrong` with the name of the mistake whose value ``got`` has, unless it is right as well."""
-    try:
-        values = torch.as_tensor(got, dtype=torch.float64).detach().cpu()
-    except (TypeError, ValueError, RuntimeError):
-        return  # the comparison that follows says what is wrong with it
-    if values.shape != right.shape or _near(values, right):
-        return
-    for about, wrong in mistakes.items():
-        if _near(values, wrong):
-            raise Wrong(f"{call}\n  returned {about}.")
-
-
-def _near(a: Tensor, b: Tensor) -> bool:
-    return bool(torch.allclose(a.double(), b.double(), rtol=1e-5, atol=1e-7))
-
-
-def _normal(*shape: int, seed: int) -> Tensor:
-    return torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))

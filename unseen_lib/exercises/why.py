@@ -10,7 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from unseen_lib.exercises import Wrong, exercise, expect_close
+from unseen_lib.exercises import Wrong, compiler_loaded, exercise, expect_close, explain, normal, same
+from unseen_lib.optimizers import CoupledAdam
 from unseen_lib.theory import logarithmic_mean
 
 
@@ -28,7 +29,7 @@ def check_log_mean(log_mean: Callable[..., Any]) -> None:
         wanted = logarithmic_mean(log_a, log_b)
         call = f"log_mean of a = {a:g} and b = {b:g}, {about}"
         got = log_mean(log_a.clone(), log_b.clone())
-        _explain(
+        explain(
             got,
             wanted,
             call,
@@ -42,9 +43,12 @@ def check_log_mean(log_mean: Callable[..., Any]) -> None:
         )
         # Relative to its own size, which for tiny probabilities is far below any absolute tolerance.
         expect_close(_as_tensor(got, call) / wanted, torch.ones(1), f"{call}\n  by the right value")
-    log_a, log_b = _normal(50, seed=41) - 2, _normal(50, seed=42) - 2
+    log_a, log_b = normal(50, seed=41) - 2, normal(50, seed=42) - 2
     got = log_mean(log_a.clone(), log_b.clone())
     expect_close(got, logarithmic_mean(log_a, log_b), "log_mean(log_a, log_b), 50 random pairs")
+    mixed = torch.where(torch.arange(50) % 2 == 0, log_a, log_b)
+    call = "log_mean of 50 pairs, of which every second is of two equal ones"
+    expect_close(log_mean(log_a.clone(), mixed.clone()), logarithmic_mean(log_a, mixed), call)
     close = log_a + 1e-13
     call = "log_mean of 50 pairs that agree in twelve digits: subtracting the two leaves rounding error"
     expect_close(log_mean(log_a.clone(), close.clone()), logarithmic_mean(log_a, close), call)
@@ -53,7 +57,7 @@ def check_log_mean(log_mean: Callable[..., Any]) -> None:
 @exercise("4.2", "The map of one step")
 def check_step_map(step_map: Callable[..., Any]) -> None:
     """``step_map(weights, features, i, j, rate, weight_decay)``: what a step does to w_i - w_j, (D, D)."""
-    weights, features = _normal(7, 5, seed=43), _normal(40, 5, seed=44) + 0.7
+    weights, features = normal(7, 5, seed=43), normal(40, 5, seed=44) + 0.7
     labels = torch.arange(40) % 4  # 4, 5 and 6 never occur
     for i, j, rate, decay in [(4, 5, 0.3, 0.0), (4, 6, 0.3, 0.5), (6, 5, 2.0, 0.1)]:
         call = (
@@ -93,10 +97,10 @@ def check_step_map(step_map: Callable[..., Any]) -> None:
                 logarithmic_mean(*torch.log_softmax(features @ weights.T, dim=0)[:, [i, j]].T), features
             ),
         }
-        _explain(got, right, call, mistakes)
+        explain(got, right, call, mistakes)
         expect_close(got, right, call)
         after = _step(weights, features, labels, rate, decay)
-        moved = _as_tensor(got, call) @ (weights[i] - weights[j])
+        moved = _as_tensor(got, call).double() @ (weights[i] - weights[j])
         expect_close(moved, after[i] - after[j], f"{call}\n  times w_i - w_j, against a step by autograd")
 
 
@@ -126,36 +130,59 @@ def check_break_the_bound(break_the_bound: Callable[..., Any]) -> None:
         raise Wrong("Rows 1 and 2 are equal: their difference is zero, and no step can make it grow.")
     if feature.norm() == 0:
         raise Wrong("The feature is zero: the text has that case. Find one where the feature is not zero.")
+    if not (before.isfinite() and (feature @ weights.T).isfinite().all()):
+        raise Wrong("The numbers are so large that their products are not finite: use smaller ones.")
     p = torch.softmax(feature @ weights.T, dim=0)[1:].max()
     pull = float(feature.square().sum() * p)
-    if pull >= decay:
+    if not pull < decay:
         raise Wrong(
             f"r² p = {pull:.3g} is not below weight_decay = {decay:.3g}: the lemma promises nothing here, so "
             "there is nothing to contradict. Use a shorter feature, or more decay."
         )
     after = _step(weights, feature[None], torch.tensor([0]), rate, decay)
     factor = float((after[1] - after[2]).norm() / before)
-    if factor <= 1:
+    if not 1 + 1e-9 < factor < math.inf:  # rounding alone is no growth
         raise Wrong(
             f"With rate={rate:g} and weight_decay={decay:g}, ηλ is {rate * decay:.3g}, and the difference is "
             f"multiplied by {factor:.3g}: it does not grow. In which direction does a step go too far?"
         )
 
 
+@compiler_loaded
 @exercise("4.4", "Coupled Adam")
 def check_coupled_adam(coupled_adam: Callable[..., Any]) -> None:
     """``coupled_adam(gradient, first, second, step, rate, betas, eps)``: update and both moments."""
-    rows, width, rate, betas, eps = 6, 4, 0.01, (0.9, 0.98), 1e-9
-    scale = torch.tensor([1.0, 1.0, 0.1, 0.1, 1e-3, 1e-3], dtype=torch.float64)[:, None]
+    _check_coupled_adam(coupled_adam, 6, 4, rate=0.01, betas=(0.9, 0.98), eps=1e-9)
+    _check_coupled_adam(coupled_adam, 3, 5, rate=0.1, betas=(0.8, 0.95), eps=0.1)
+
+
+def _check_coupled_adam(
+    coupled_adam: Callable[..., Any],
+    rows: int,
+    width: int,
+    rate: float,
+    betas: tuple[float, float],
+    eps: float,
+) -> None:
+    """Three steps on gradients whose rows differ in size."""
+    scale = torch.logspace(0, -3, rows, dtype=torch.float64)[:, None]
+    matrix = torch.zeros(rows, width, dtype=torch.float64, requires_grad=True)
+    optimizer = CoupledAdam([matrix], lr=rate, betas=betas, eps=eps, weight_decay=0.0)
     first, second = torch.zeros(rows, width).double(), torch.zeros(1, width).double()
     for step in range(1, 4):
-        gradient = _normal(rows, width, seed=44 + step) * scale
-        call = f"coupled_adam(gradient, first, second, step={step}, ...), 6 rows of width 4"
+        gradient = normal(rows, width, seed=44 + step) * scale
+        call = (
+            f"coupled_adam(gradient, first, second, step={step}, rate={rate:g}, betas={betas}, eps={eps:g}), "
+            f"{rows} rows of width {width}"
+        )
         answer = coupled_adam(gradient.clone(), first.clone(), second.clone(), step, rate, betas, eps)
         if not (isinstance(answer, tuple | list) and len(answer) == 3):
             raise Wrong(f"{call}\n  returned {type(answer).__name__}\n  expected (update, first, second)")
         update, new_first, new_second = answer
-        wanted, first, second = coupled_adam_step(gradient, first, second, step, rate, betas, eps)
+        matrix.grad, before = gradient, matrix.detach().clone()
+        optimizer.step()
+        wanted = matrix.detach() - before
+        first, second = (optimizer.state[matrix][key].clone() for key in ("exp_avg", "exp_avg_sq"))
         if step == 1:
             _explain_coupled_adam(answer, gradient, rate, betas, eps, wanted, call)
         expect_close(new_first, first, f"first of {call}")
@@ -167,30 +194,13 @@ def check_coupled_adam(coupled_adam: Callable[..., Any]) -> None:
             "with the wrong sign: it is added to the weights": -wanted,
             "without the learning rate": wanted / rate,
             "divided by the second moment and not by its root": wanted / corrected,
+            "with eps under the root: add it to the root": wanted
+            * corrected
+            / (second / (1 - betas[1] ** step) + eps).sqrt(),
         }.items():
-            if _same(update, wrong) and not _same(update, wanted):
+            if same(update, wrong) and not same(update, wanted):
                 raise Wrong(f"update of {call}\n  is {about}")
         expect_close(update, wanted, f"update of {call}", tolerance=1e-7)
-
-
-def coupled_adam_step(
-    gradient: Tensor,
-    first: Tensor,
-    second: Tensor,
-    step: int,
-    rate: float,
-    betas: tuple[float, float],
-    eps: float,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """What `unseen_lib.optimizers.CoupledAdam` does without decay: the update (V, D), and both moments.
-
-    As a plain function, because an optimizer's first step makes torch import its compiler, which can take
-    longer than a check may.
-    """
-    first = betas[0] * first + (1 - betas[0]) * gradient
-    second = betas[1] * second + (1 - betas[1]) * gradient.square().mean(0, keepdim=True)
-    size = (second / (1 - betas[1] ** step)).sqrt() + eps
-    return -rate * first / (1 - betas[0] ** step) / size, first, second
 
 
 def _explain_coupled_adam(
@@ -218,27 +228,10 @@ def _explain_coupled_adam(
     }
     for about, square in averages.items():
         size = square.sqrt() + eps
-        in_update = _same(update, (-rate * gradient / size).expand_as(wanted))
-        in_second = _same(second, (1 - betas[1]) * square) and square.shape != (1, gradient.shape[1])
-        if not _same(update, wanted) and (in_update or in_second):
+        in_update = same(update, (-rate * gradient / size).expand_as(wanted))
+        in_second = same(second, (1 - betas[1]) * square) and square.shape != (1, gradient.shape[1])
+        if not same(update, wanted) and (in_update or in_second):
             raise Wrong(f"{call}\n  divides by {about}.")
-
-
-def _explain(got: object, right: Tensor, call: str, mistakes: dict[str, Tensor]) -> None:
-    """Raise `Wrong` with the name of the mistake that ``got`` is the result of, if it is one."""
-    if _same(got, right):
-        return
-    for about, wrong in mistakes.items():
-        if _same(got, wrong) and not _same(wrong, right):
-            raise Wrong(f"{call}\n  returned {about}.")
-
-
-def _same(got: object, wanted: Tensor) -> bool:
-    """Whether ``got`` is a tensor of the same shape and, relative to its largest entry, the same values."""
-    if not isinstance(got, Tensor) or got.shape != wanted.shape:
-        return False
-    size = float(wanted.abs().max())
-    return bool((got.detach().double() - wanted).abs().max() <= 1e-6 * size)
 
 
 def _as_tensor(value: object, call: str) -> Tensor:
@@ -253,7 +246,3 @@ def _step(weights: Tensor, features: Tensor, labels: Tensor, rate: float, decay:
     loss = F.cross_entropy(features @ moved.T, labels) + decay / 2 * moved.square().sum()
     (slope,) = torch.autograd.grad(loss, moved)
     return weights - rate * slope
-
-
-def _normal(*shape: int, seed: int) -> Tensor:
-    return torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
