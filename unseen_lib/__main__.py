@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import platform
+import re
 import shutil
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import torch
 
 from unseen_lib import __version__
-from unseen_lib.checkpoint import check_writable
-from unseen_lib.errors import CheckpointError, ConfigError
+from unseen_lib.checkpoint import check_writable, replace_file
+from unseen_lib.errors import CheckpointError, ConfigError, PretrainedError
 from unseen_lib.experiments import (
     POLICIES,
     SCALES,
@@ -33,12 +35,15 @@ from unseen_lib.training import NonFiniteLoss, choose_device, train
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command; the return value is the exit status: 1 if a run failed, 2 if it could not start."""
+    """Run one command; the return value is the exit status: 1 if a run failed, 2 if it could not start.
+
+    For ``audit``, 1 says that rows have collapsed and 2 that the model could not be audited.
+    """
     options = _parser().parse_args(arguments)
     try:
         status: int = options.run(options)
         return status
-    except ConfigError as error:
+    except (ConfigError, PretrainedError) as error:
         print(f"unseen: {error}", file=sys.stderr)
         return 2
     except (CheckpointError, NonFiniteLoss) as error:
@@ -81,6 +86,30 @@ def _parser() -> argparse.ArgumentParser:
     again.add_argument("--processes", type=_at_least_one)
     again.set_defaults(run=_record)
 
+    look = commands.add_parser(
+        "audit",
+        help="say whether the rows of a published model's unused tokens have collapsed",
+        description="Reads rows of the embedding, not the model. Exit status: 0 healthy, 1 collapsed rows "
+        "found, 2 could not be audited.",
+    )
+    look.add_argument("model", help="a folder of safetensors, a GGUF file, or owner/name on the hub")
+    look.add_argument(
+        "--tokens",
+        nargs="+",
+        metavar="TOKEN",
+        help="the ones you mean to use: ids, ranges of ids (6-104) or texts; default: found by their names",
+    )
+    look.add_argument("--sample", type=_at_least_two, default=256, help="rows of a group that are measured")
+    look.add_argument("--seed", type=int, default=0, help="draws those rows")
+    look.add_argument(
+        "--scan",
+        action=argparse.BooleanOptionalAction,
+        help="read every row of the embedding; default: if the model is on this disk",
+    )
+    look.add_argument("--json", action="store_true", help="print JSON")
+    look.add_argument("--plot", type=Path, metavar="FILE", help="draw where the rows lie (.png, .svg, .pdf)")
+    look.set_defaults(run=_audit)
+
     doctor = commands.add_parser("doctor", help="say what this machine can run")
     doctor.set_defaults(run=lambda options: _doctor())
     return parser
@@ -90,6 +119,13 @@ def _at_least_one(text: str) -> int:
     value = int(text)
     if value < 1:
         raise argparse.ArgumentTypeError(f"{value} must be at least 1")
+    return value
+
+
+def _at_least_two(text: str) -> int:
+    value = int(text)
+    if value < 2:
+        raise argparse.ArgumentTypeError(f"{value} must be at least 2")
     return value
 
 
@@ -155,6 +191,56 @@ def _report(failed: Mapping[str, str], folder: Path) -> int:
         seen, query, unseen = (found.final[scenario]["proof_validity"] for scenario in SCENARIOS)
         print(f"{name:<36}{seen:>8.2f}{query:>14.2f}{unseen:>12.2f}")
     return 1 if failed else 0
+
+
+def _audit(options: argparse.Namespace) -> int:
+    from unseen_lib.pretrained.audit import audit
+    from unseen_lib.pretrained.report import advice, report_text
+
+    if options.plot:
+        _check_plot(options.plot)
+    tokens = None if options.tokens is None else _ids_and_texts(options.tokens)
+    found = audit(options.model, tokens, sample=options.sample, seed=options.seed, scan=options.scan)
+    if options.json:
+        print(json.dumps({**found.to_dict(), "advice": advice(found)}, ensure_ascii=False, indent=2))
+    else:
+        print(report_text(found))
+    if options.plot:
+        from unseen_lib.plots import audited_rows, use_book_style
+
+        use_book_style()
+        points = {label: places.numpy() for label, places in found.points.items()}
+        figure = audited_rows(points, title=found.model)
+        kind = options.plot.suffix[1:]
+        _as_audit_error(
+            lambda: replace_file(options.plot, lambda path: figure.savefig(path, format=kind), what="figure")
+        )
+    return 1 if found.collapsed else 0
+
+
+def _check_plot(path: Path) -> None:
+    if path.suffix not in (".png", ".svg", ".pdf"):
+        raise PretrainedError(
+            f"--plot {path} does not say which kind of figure: end it in .png, .svg or .pdf"
+        )
+    _as_audit_error(lambda: check_writable(path.parent))
+
+
+def _as_audit_error(write: Callable[[], None]) -> None:
+    """A figure that cannot be written is status 2: 1 would say that rows have collapsed."""
+    try:
+        write()
+    except CheckpointError as error:
+        raise PretrainedError(str(error)) from error
+
+
+def _ids_and_texts(words: Sequence[str]) -> Iterator[int | str]:
+    """The tokens that a user names: ``7`` is an id, ``6-104`` many, and all else a text."""
+    for word in words:
+        if span := re.fullmatch(r"(\d+)-(\d+)", word):
+            yield from range(int(span[1]), int(span[2]) + 1)
+        else:
+            yield int(word) if re.fullmatch(r"-?\d+", word) else word
 
 
 def _doctor() -> int:

@@ -149,9 +149,10 @@ def _mean_cosine(unit: Tensor) -> float:
 
 
 def _rms_cosine(unit: Tensor) -> float:
-    """Root mean square of u_i . u_j over pairs: all N·N squares sum to |U^T U|^2, a matrix of (D, D) only."""
+    """Root mean square of u_i . u_j over pairs: all N·N squares sum to |U U^T|^2=|U^T U|^2."""
     pairs = len(unit) * (len(unit) - 1)
-    squares = (unit.T @ unit).square().sum() - unit.square().sum()
+    gram = unit @ unit.T if len(unit) < unit.shape[1] else unit.T @ unit
+    squares = gram.square().sum() - unit.square().sum()
     return math.sqrt(max(squares.item(), 0.0) / pairs)  # rounding can leave orthogonal rows just below 0
 
 

@@ -315,8 +315,8 @@ def evaluate_controls(
 ) -> dict[str, dict[str, float]]:
     """Test a model under each of `CONTROLS`, all on the same problems and all with the same draw of rows.
 
-    With frozen embeddings nothing is worn, so what a new draw changes there is no repair of a collapse. It need
-    not be chance alone: features may have turned away from the very rows that were there.
+    With frozen embeddings nothing is worn, so what a new draw changes there repairs no collapse. It need not
+    be chance alone: features may have turned away from the very rows that were there.
 
     Parameters
     ----------

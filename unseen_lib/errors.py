@@ -31,3 +31,7 @@ class ParseError(ValueError):
 
 class CheckpointError(RuntimeError):
     """A file is truncated, foreign or does not belong to this run; it is left as it is."""
+
+
+class PretrainedError(RuntimeError):
+    """A published model cannot be audited or repaired: the message says what is in the way and what to do."""

@@ -348,6 +348,27 @@ def rows_in_two_dimensions(windows: Mapping[str, Mapping[str, Mapping[str, np.nd
     return figure
 
 
+def audited_rows(points: Mapping[str, np.ndarray], *, title: str = "") -> Figure:
+    """Where the rows of an audited model lie, as seen from the mean row of its unused tokens.
+
+    ``{"ordinary tokens": (N, 2), "<unused0> … <unused98>": (M, 2), …}``: distance from that row, and cosine
+    with it, the mean ordinary row subtracted. Rows that collapsed sit together at the top left.
+    """
+    figure, axes = plt.subplots()
+    styles = [(GRAY, "."), (ORANGE, "^"), (BLUE, "o"), (GREEN, "s")]
+    for number, (label, places) in enumerate(points.items()):
+        color, marker = styles[0] if number == 0 else styles[1 + (number - 1) % 3]
+        label = f"{label} ({len(places)} rows)".replace("$", r"\$").removeprefix("_")
+        axes.scatter(
+            places[:, 0], places[:, 1], s=18, alpha=0.6, linewidth=0, color=color, marker=marker, label=label
+        )
+    axes.set(xlabel="distance from the mean unused row", ylabel="cosine with it, centered", title=title)
+    axes.set_ylim(-1.05, 1.05)
+    axes.set_xlim(left=0)
+    figure.legend(loc="outside lower center", markerscale=1.5)
+    return figure
+
+
 def _words(name: str) -> str:
     """How a field's name reads on an axis."""
     known = {
