@@ -227,7 +227,7 @@ def _single(folder: Folder) -> str:
 def _header(folder: Folder, file: str) -> tuple[int, dict[str, Any]]:
     """Where the tensors of a safetensors file begin, and its header without the metadata.
 
-    The format: https://huggingface.co/docs/safetensors, an 8-byte little-endian length and then JSON.
+    The safetensors format: an 8-byte little-endian length and then JSON.
     """
     size = folder.sizes[file]
     damaged = f"{file} of {folder.name} is not a whole safetensors file: download it again"
