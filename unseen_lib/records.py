@@ -315,7 +315,7 @@ def best_of_others(records: Sequence[Record], *path: str) -> list[float]:
     return found
 
 
-def spread_kept(record: Record, group: str = "unseen") -> float:
-    """Functional spread of a group of rows at the end of training, as a share of that of fresh rows."""
-    rows = record.final["rows"]
+def spread_kept(record: Record, group: str = "unseen", *, at: int = -1) -> float:
+    """Functional spread of a group of rows as a share of that of fresh rows, at the measurement ``at``."""
+    rows = record.curve[at]["rows"]
     return float(rows[group]["functional_spread"] / rows["fresh"]["functional_spread"])

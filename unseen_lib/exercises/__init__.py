@@ -169,7 +169,7 @@ def same(got: object, wanted: torch.Tensor, *, tolerance: float = 1e-5) -> bool:
 def number(value: object) -> float | None:
     """``value`` as a number, or None: the comparison that follows says what is wrong with it."""
     try:
-        return float(value)  # type: ignore[arg-type]
+        return float(value)  # type: ignore[arg-type]  # whatever a reader returned
     except (TypeError, ValueError, RuntimeError):
         return None
 

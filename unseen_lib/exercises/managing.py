@@ -152,7 +152,7 @@ def _in_training(
     options = {"lr": 0.05, "weight_decay": weight_decay}
     if kind is torch.optim.SGD:
         options["momentum"] = 0.9
-    optimizer = kind([matrix, other], **options)  # type: ignore[arg-type]
+    optimizer = kind([matrix, other], **options)  # type: ignore[arg-type]  # each kind has options of its own
     for step in range(4):
         matrix.grad = torch.randn(rows, width, generator=generator) + 0.3
         other.grad = torch.ones(3)

@@ -95,11 +95,11 @@ def _shown(text: str) -> str:
     return text if text.isprintable() else repr(text)[1:-1]
 
 
-def _bytes(number: int) -> str:
+def _bytes(number: float) -> str:
     for unit in ("bytes", "kB", "MB"):
         if number < 1000:
             return f"{number:.3g} {unit}"
-        number /= 1000  # type: ignore[assignment]
+        number /= 1000
     return f"{number:,.3g} GB" if number < 1000 else f"{number:,.0f} GB"
 
 
