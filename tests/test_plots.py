@@ -270,3 +270,50 @@ def test_measures_by_arm_have_a_panel_each_with_seeds_and_interval():
             line, _, (ends,) = bars.lines
             assert (line.get_xdata()[0], *ends.get_segments()[0][:, 0]) == pytest.approx(interval(group))
     assert [label.get_text() for label in figure.axes[0].get_yticklabels()] == ["plain", "other"]
+
+
+def test_cosines_of_models_stand_in_their_line_with_the_marks_of_the_verdict():
+    models = {"one": {"reserved": 0.8, "ordinary": 0.1}, "two": {"reserved": 0.3, "ordinary": 0.0}}
+    (axes,) = plots.cosines_of_models(models, {"collapsed": 0.5}).axes
+    drawn = {line.get_label(): line for line in axes.lines}
+    for kind, style in plots.TOKEN_STYLE.items():
+        assert list(drawn[style["label"]].get_xdata()) == [cosines[kind] for cosines in models.values()]
+        assert list(drawn[style["label"]].get_ydata()) == [0, 1]
+    assert [label.get_text() for label in axes.get_yticklabels()] == list(models)
+    assert axes.get_ylim()[0] > axes.get_ylim()[1]  # the first on top
+    assert [text.get_text() for text in axes.texts] == ["collapsed"]
+    assert axes.lines[-1].get_xdata()[0] == 0.5
+
+
+def test_steps_by_group_show_mean_interval_and_seeds():
+    groups = {
+        "weak": {"as_is": [20, 40], "norm": [10, 10]},
+        "strong": {"as_is": [200, 240], "norm": [10, 12]},
+    }
+    (axes,) = plots.steps_by_group(groups, "steps").axes
+    assert axes.get_ylim()[0] == 0
+    assert [label.get_text() for label in axes.get_xticklabels()] == list(groups)
+    drawn = {bars.get_label(): bars for bars in axes.containers}
+    assert set(drawn) == {plots.SYMBOL_STYLE[arm]["label"] for arm in ("as_is", "norm")}
+    for arm in ("as_is", "norm"):
+        line, _, (bars,) = drawn[plots.SYMBOL_STYLE[arm]["label"]].lines
+        means = [interval(group[arm]) for group in groups.values()]
+        assert list(line.get_ydata()) == pytest.approx([mean.mean for mean in means])
+        for bar, mean in zip(bars.get_segments(), means, strict=True):
+            assert list(bar[:, 1]) == pytest.approx([mean.low, mean.high])
+    dots = [line for line in axes.lines if line.get_marker() == "."]
+    assert sum(len(line.get_ydata()) for line in dots) == 8
+
+
+def test_curves_by_symbols_draw_each_run_as_it_is():
+    short = [{"step": 0, "exact_match": 0.2}, {"step": 10, "exact_match": 0.95}]
+    long = [*short[:1], {"step": 10, "exact_match": 0.3}, {"step": 20, "exact_match": 0.9}]
+    (axes,) = plots.curves_by_symbols(
+        {"strong": {"as_is": [long, long], "norm": [short]}}, "exact_match", level=0.9
+    ).axes
+    lines = [line for line in axes.lines if line.get_linestyle() != "--"]
+    assert [list(line.get_ydata()) for line in lines] == [[0.2, 0.3, 0.9]] * 2 + [[0.2, 0.95]]
+    assert list(lines[0].get_xdata()) == [0, 10, 20] and list(lines[2].get_xdata()) == [0, 10]
+    labels = axes.get_legend_handles_labels()[1]
+    assert labels == [plots.SYMBOL_STYLE[arm]["label"] for arm in ("as_is", "norm")]
+    assert axes.lines[-1].get_ydata()[0] == 0.9

@@ -29,6 +29,7 @@ from unseen_lib.experiments import (
     run_grid,
     run_name,
 )
+from unseen_lib.pretrained import small
 from unseen_lib.problems import SCENARIOS
 from unseen_lib.records import is_recorded, load_record, record_of, recorded_folder, save_record
 from unseen_lib.training import NonFiniteLoss, choose_device, train
@@ -82,7 +83,11 @@ def _parser() -> argparse.ArgumentParser:
     many.set_defaults(run=_grid)
 
     again = commands.add_parser("record", help="record a grid that the book shows, where runs are missing")
-    again.add_argument("name", nargs="?", help=f"one of {', '.join(recorded_grids())}; without it, a list")
+    again.add_argument(
+        "name",
+        nargs="?",
+        help=f"one of {', '.join(recorded_grids())} or {small.NAME}; without it, a list",
+    )
     again.add_argument("--processes", type=_at_least_one)
     again.set_defaults(run=_record)
 
@@ -109,6 +114,33 @@ def _parser() -> argparse.ArgumentParser:
     look.add_argument("--json", action="store_true", help="print JSON")
     look.add_argument("--plot", type=Path, metavar="FILE", help="draw where the rows lie (.png, .svg, .pdf)")
     look.set_defaults(run=_audit)
+
+    tune = commands.add_parser(
+        "finetune",
+        help="fine-tune a published model on the logic task, with symbols of one kind",
+        description="The paper's fine-tuning of Gemma 3 1B, one arm a call; needs a GPU and, for Gemma, a "
+        "token of the hub. Asked again with the same folder, it goes on where it was.",
+    )
+    tune.add_argument("model", help="a folder of safetensors, or owner/name on the hub")
+    tune.add_argument("--symbols", choices=("unused", "adjectives", "letters"), required=True)
+    tune.add_argument("--repair", action="store_true", help="draw the rows of the unused tokens anew first")
+    tune.add_argument(
+        "--train",
+        choices=("all", "embeddings", "lora"),
+        default="all",
+        help="what is trained; the paper trains all, the others take less memory",
+    )
+    tune.add_argument("--steps", type=_at_least_one, default=5000)
+    tune.add_argument("--measure-every", type=_at_least_one, default=50, metavar="STEPS")
+    tune.add_argument("--stop-at", type=float, metavar="SHARE", help="end at this share of exact matches")
+    tune.add_argument("--batch-size", type=_at_least_one, default=128)
+    tune.add_argument("--micro-batch", type=_at_least_one, help="problems in memory at once; default: as fit")
+    tune.add_argument("--checkpointing", action="store_true", default=None, help="slower, with less memory")
+    tune.add_argument("--seed", type=int, default=0)
+    tune.add_argument("--folder", type=Path, help="keep checkpoints here and go on from the last one")
+    tune.add_argument("--device", help="cpu, cuda, cuda:1 …; chosen if left out")
+    tune.add_argument("--json", type=Path, metavar="FILE", help="write settings and curve to this file")
+    tune.set_defaults(run=_finetune)
 
     doctor = commands.add_parser("doctor", help="say what this machine can run")
     doctor.set_defaults(run=lambda options: _doctor())
@@ -173,11 +205,27 @@ def _grid(options: argparse.Namespace) -> int:
 
 def _record(options: argparse.Namespace) -> int:
     if options.name is None:
-        for name, configs in recorded_grids().items():
+        grids: dict[str, Mapping[str, object]] = {**recorded_grids(), small.NAME: small.grid()}
+        for name, runs in grids.items():
             there = len(list((recorded_folder() / name).glob("*.json")))
-            print(f"{name:<12}{there:>4} of {len(configs)} runs recorded")
+            print(f"{name:<13}{there:>4} of {len(runs)} runs recorded")
         return 0
+    if options.name == small.NAME:
+        return _record_small_gemma(options)
     return _report(record(options.name, processes=options.processes), recorded_folder() / options.name)
+
+
+def _record_small_gemma(options: argparse.Namespace) -> int:
+    failed = small.record_small_gemma(processes=options.processes)
+    if failed:
+        print(f"failed, and not recorded: {', '.join(failed)}", file=sys.stderr)
+    head = f"steps to {small.LEVEL:.0%} (> where not reached)"
+    print(f"{head:<36}" + "".join(f"{arm:>12}" for arm in small.ARMS))
+    for strength, records in small.load_small_gemma().items():
+        for found in records:
+            steps = [f"{'>' * found.censored(arm)}{found.steps(arm)}" for arm in small.ARMS]
+            print(f"{f'{strength}, seed {found.seed}':<36}" + "".join(f"{text:>12}" for text in steps))
+    return 1 if failed else 0
 
 
 def _report(failed: Mapping[str, str], folder: Path) -> int:
@@ -216,6 +264,45 @@ def _audit(options: argparse.Namespace) -> int:
             lambda: replace_file(options.plot, lambda path: figure.savefig(path, format=kind), what="figure")
         )
     return 1 if found.collapsed else 0
+
+
+def _finetune(options: argparse.Namespace) -> int:
+    from unseen_lib.pretrained.finetune import PAPER_TASK, FinetuneConfig
+    from unseen_lib.pretrained.gemma import run_arm
+
+    config = FinetuneConfig(
+        PAPER_TASK,
+        options.steps,
+        batch_size=options.batch_size,
+        seed=options.seed,
+        train=options.train,
+        micro_batch=options.micro_batch,
+        checkpointing=options.checkpointing,
+    )
+    for folder in filter(None, (options.folder, options.json and options.json.parent)):
+        check_writable(folder)
+    found = run_arm(
+        options.model,
+        options.symbols,
+        config,
+        repair=options.repair,
+        measure_every=options.measure_every,
+        stop_at=options.stop_at,
+        folder=options.folder,
+        device=options.device,
+    )
+    print(f"{'step':>8}{'loss':>10}{'whole proofs':>14}{'answers given proofs':>22}   (by chance: 0.50)")
+    for point in found["curve"]:
+        print(
+            f"{point['step']:>8}{point['loss']:>10.4f}{point['exact_match']:>14.3f}"
+            f"{point['answer_accuracy']:>22.3f}"
+        )
+    reached = found["steps_to_90"]
+    print("90 % of whole proofs: " + ("not reached" if reached is None else f"from step {reached} on"))
+    if options.json:
+        text = json.dumps(found, ensure_ascii=False, indent=2) + "\n"
+        replace_file(options.json, lambda path: path.write_text(text, encoding="utf-8"), what="result")
+    return 0
 
 
 def _check_plot(path: Path) -> None:

@@ -22,12 +22,13 @@ from safetensors.torch import save_file
 from unseen_lib.errors import CheckpointError
 
 FORMAT = "unseen-checkpoint-1"
+TENSOR = "tensor of this file"  # stands, in the JSON data, where a tensor was
 
 
 def save_checkpoint(
     path: Path, model: torch.nn.Module, optimizers: Sequence[torch.optim.Optimizer], state: dict[str, Any]
 ) -> None:
-    """Write model, optimizers and ``state`` (JSON data) to ``path``, whole or not at all.
+    """Write model, optimizers and ``state`` (JSON data, with tensors in it) to ``path``, whole or not at all.
 
     Raises
     ------
@@ -39,8 +40,9 @@ def save_checkpoint(
         for index, moments in optimizer.state_dict()["state"].items():
             for name, value in moments.items():
                 tensors[f"optimizer.{number}.{index}.{name}"] = torch.as_tensor(value)
+    plain = _without_tensors(state, tensors)
     tensors = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
-    metadata = {"format": FORMAT, "state": json.dumps(state)}
+    metadata = {"format": FORMAT, "state": json.dumps(plain)}
     replace_file(path, lambda unfinished: save_file(tensors, unfinished, metadata), what="checkpoint")
 
 
@@ -74,11 +76,14 @@ def load_checkpoint(
                 _, index, moment = rest.split(".", 2)
                 moments.setdefault(int(index), {})[moment] = tensor
         optimizer.load_state_dict({**optimizer.state_dict(), "state": moments})
-    return state
+    place = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
+    found = {name: tensor.to(place) for name, tensor in tensors.items() if name.startswith("state.")}
+    complete: dict[str, Any] = _with_tensors(state, found)
+    return complete
 
 
 def read_state(path: Path) -> dict[str, Any]:
-    """The JSON data of a checkpoint, without its tensors. Raises as :func:`load_checkpoint` does."""
+    """The JSON data of a checkpoint, without any tensor. Raises as :func:`load_checkpoint` does."""
     try:
         with safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}
@@ -93,6 +98,28 @@ def read_state(path: Path) -> dict[str, Any]:
         )
     state: dict[str, Any] = json.loads(metadata["state"])
     return state
+
+
+def _without_tensors(value: Any, tensors: dict[str, torch.Tensor]) -> Any:
+    """``value`` as JSON data; its tensors are put into ``tensors``, with their names in their places."""
+    if isinstance(value, torch.Tensor):
+        name = f"state.{len(tensors)}"
+        tensors[name] = value
+        return {TENSOR: name}
+    if isinstance(value, dict):
+        return {key: _without_tensors(part, tensors) for key, part in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_without_tensors(part, tensors) for part in value]
+    return value
+
+
+def _with_tensors(value: Any, tensors: dict[str, torch.Tensor]) -> Any:
+    """What :func:`_without_tensors` was given."""
+    if isinstance(value, dict):
+        if value.keys() == {TENSOR}:
+            return tensors[value[TENSOR]]
+        return {key: _with_tensors(part, tensors) for key, part in value.items()}
+    return [_with_tensors(part, tensors) for part in value] if isinstance(value, list) else value
 
 
 def replace_file(path: Path, write: Callable[[Path], object], *, what: str) -> None:

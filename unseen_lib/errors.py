@@ -34,4 +34,12 @@ class CheckpointError(RuntimeError):
 
 
 class PretrainedError(RuntimeError):
-    """A published model cannot be audited or repaired: the message says what is in the way and what to do."""
+    """A published model cannot be audited, repaired or fine-tuned; the message says why and what to do."""
+
+
+class EnvironmentMisfit(RuntimeError):
+    """Python, a package, the device or the disk does not fit: the message says what would."""
+
+
+class OutOfMemory(RuntimeError):
+    """The device has too little memory for a run: the message names the two settings to turn down."""

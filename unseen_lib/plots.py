@@ -375,6 +375,7 @@ def _words(name: str) -> str:
         "proof_validity": "valid whole proofs",
         "true_proof_validity": "valid whole proofs, true queries",
         "answer_accuracy": "right answers",
+        "exact_match": "right whole completions",
     }
     return known.get(name, name.replace("_", " "))
 
@@ -684,4 +685,102 @@ def measures_by_arm(values: Mapping[str, Mapping[str, Sequence[float]]]) -> Figu
         axes.set(title=measure, yticks=range(len(arms)), yticklabels=arms)
         axes.grid(axis="y", visible=False)
     grid[0, 0].invert_yaxis()  # shared: the first arm on top in every panel
+    return figure
+
+
+# ------------------------------------------------------------------------------------------ published models
+TOKEN_STYLE: dict[str, dict[str, Any]] = {
+    "reserved": {"color": ORANGE, "marker": "^", "linestyle": ":", "label": "reserved tokens"},
+    "ordinary": {"color": BLUE, "marker": "o", "linestyle": "-", "label": "ordinary tokens"},
+}
+SYMBOL_STYLE: dict[str, dict[str, Any]] = {
+    "ordinary": {"color": GRAY, "marker": "s", "linestyle": "--", "label": "ordinary tokens"},
+    "as_is": {"color": ORANGE, "marker": "^", "linestyle": ":", "label": "reserved, as they are"},
+    "norm": {"color": BLUE, "marker": "o", "linestyle": "-", "label": "repaired: norm"},
+    "covariance": {"color": GREEN, "marker": "D", "linestyle": "-.", "label": "repaired: covariance"},
+    "normal": {"color": "black", "marker": "x", "linestyle": (0, (1, 4)), "label": "repaired: normal"},
+}
+
+
+def cosines_of_models(models: Mapping[str, Mapping[str, float]], lines: Mapping[str, float]) -> Figure:
+    """The mean cosine of reserved and of ordinary rows, a line a model, with marks where a verdict changes.
+
+    ``{"1B": {"reserved": 0.8, "ordinary": 0.1}, …}`` and ``{"collapsed": 0.5, …}``.
+    """
+    figure, axes = plt.subplots(figsize=(7.2, 1.4 + 0.34 * len(models)))
+    for place, cosines in enumerate(models.values()):
+        axes.plot(list(cosines.values()), [place] * len(cosines), color="#BBBBBB", linewidth=1, zorder=1)
+    for kind, style in TOKEN_STYLE.items():
+        axes.plot(
+            [cosines[kind] for cosines in models.values()],
+            range(len(models)),
+            **{**style, "linestyle": "none", "markersize": 7},
+        )
+    for name, cosine in lines.items():
+        axes.axvline(cosine, color="black", linewidth=1, linestyle="--")
+        above = axes.get_xaxis_transform()
+        axes.text(cosine, 1.01, name, va="bottom", ha="center", fontsize="small", transform=above)
+    axes.set_yticks(range(len(models)), list(models))
+    axes.invert_yaxis()
+    axes.set(xlabel="mean pairwise cosine", xlim=(-0.03, 1.03))
+    axes.grid(axis="y", visible=False)
+    figure.legend(loc="outside lower center", ncols=2)
+    return figure
+
+
+def steps_by_group(groups: Mapping[str, Mapping[str, Sequence[float]]], ylabel: str) -> Figure:
+    """Steps that runs needed: groups side by side, in each the arms of `SYMBOL_STYLE`.
+
+    ``{"weak": {"ordinary": [one number a seed], "as_is": […], …}, …}``: a dot a seed, mean and 95 %
+    interval. The axis is logarithmic from 10 steps up, so that no steps at all have a place on it.
+    """
+    figure, axes = plt.subplots(figsize=(max(6.4, 2.3 * len(groups)), 4.2))
+    arms = [arm for arm in SYMBOL_STYLE if any(arm in group for group in groups.values())]
+    for index, arm in enumerate(arms):
+        style = {key: value for key, value in SYMBOL_STYLE[arm].items() if key != "linestyle"}
+        shift = 0.16 * (index - (len(arms) - 1) / 2)
+        places, means, ends = [], [], []
+        for place, group in enumerate(groups.values()):
+            if arm not in group:
+                continue
+            mean = interval(group[arm])
+            places.append(place + shift)
+            means.append(mean.mean)
+            ends.append([mean.mean - mean.low, mean.high - mean.mean])
+            dots = [place + shift + 0.05] * len(group[arm])
+            axes.plot(dots, group[arm], ".", color=style["color"], alpha=0.5, markersize=4)
+        axes.errorbar(places, means, yerr=np.array(ends).T, linestyle="none", capsize=3, **style)
+    axes.set_yscale("symlog", linthresh=10)
+    most = max(max(values) for group in groups.values() for values in group.values())
+    ticks = [tick for tick in (0, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000) if tick <= 1.2 * most]
+    axes.set_yticks(ticks, [f"{tick:,}" for tick in ticks])
+    axes.set_ylim(bottom=0)
+    axes.set_xticks(range(len(groups)), list(groups))
+    axes.set_ylabel(ylabel)
+    axes.grid(axis="x", visible=False)
+    figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=3)
+    return figure
+
+
+def curves_by_symbols(
+    panels: Mapping[str, Mapping[str, Sequence[Sequence[Mapping[str, float]]]]], quantity: str, level: float
+) -> Figure:
+    """Fine-tuning with each kind of symbols: a panel a model, a line a run, a dashed line at ``level``.
+
+    ``{"strong": {"as_is": [curve, …], "norm": […]}, …}``, where a curve has entries with ``step`` and
+    ``quantity``. Runs that end earlier than others were stopped there.
+    """
+    size = (max(6.4, 3.2 * len(panels)), 3.9)
+    figure, grid = plt.subplots(1, len(panels), figsize=size, sharey=True, squeeze=False)
+    for axes, (title, arms) in zip(grid.flat, panels.items(), strict=True):
+        for arm, curves in arms.items():
+            style = {**SYMBOL_STYLE[arm], "markersize": 4, "alpha": 1.0 if len(curves) == 1 else 0.6}
+            for index, curve in enumerate(curves):
+                steps = [entry["step"] for entry in curve]
+                label = style["label"] if index == 0 else None
+                axes.plot(steps, [entry[quantity] for entry in curve], **{**style, "label": label})
+        axes.axhline(level, color="black", linewidth=1, linestyle="--")
+        axes.set(title=title, xlabel="fine-tuning step", ylim=(-0.04, 1.04))
+    grid[0, 0].set_ylabel(_words(quantity))
+    figure.legend(*grid.flat[0].get_legend_handles_labels(), loc="outside lower center", ncols=3)
     return figure

@@ -7,7 +7,10 @@ called at chosen steps and whose answers become the run's curve.
 from __future__ import annotations
 
 import dataclasses
+import hashlib
+import inspect
 import itertools
+import json
 import math
 import os
 import sys
@@ -16,6 +19,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import CodeType
 from typing import Any
 
 import torch
@@ -24,7 +28,7 @@ from tqdm import tqdm
 
 from unseen_lib.checkpoint import load_checkpoint, read_state, save_checkpoint
 from unseen_lib.embeddings import ActivePolicy, EmbeddingPolicy, check_policy
-from unseen_lib.errors import CheckpointError, ConfigError
+from unseen_lib.errors import CheckpointError, ConfigError, OutOfMemory
 from unseen_lib.model import GPT, GPTConfig
 from unseen_lib.optimizers import OptimizerConfig, build_optimizers, schedule_factor
 from unseen_lib.problems import IGNORE, Batch, Task, check_vocabulary, longest_sequence, sample_batch
@@ -188,6 +192,51 @@ def cpu_threads(count: int) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
+@contextmanager
+def memory_named(config: TrainConfig, place: torch.device) -> Iterator[None]:
+    """Turn an error of the allocator into one that names the two settings to turn down."""
+    try:
+        yield
+        return
+    except (torch.OutOfMemoryError, MemoryError):
+        pass
+    except RuntimeError as error:
+        if "not enough memory" not in str(error) and "can't allocate memory" not in str(error):
+            raise
+    # Outside the handlers, so that the allocator's error does not hold on to what it had no room for.
+    raise OutOfMemory(
+        f"out of memory on {place}: turn down batch_size={config.batch_size}, as in replace(config, "
+        f"batch_size={max(1, config.batch_size // 2)}), or, if that is not enough, the model's "
+        f"width={config.model.width}; checkpoints, if there are any, are intact"
+    )
+
+
+def kept_folder(config: TrainConfig, measure: Measure | None, measure_every: int | None) -> Path | None:
+    """Where a run keeps its progress inside the folder that ``UNSEEN_FOLDER`` names; None if it names none.
+
+    The same config, measured in another way, has another folder: a curve holds what was measured.
+    """
+    chosen = os.environ.get("UNSEEN_FOLDER")
+    if not chosen:
+        return None
+    code = getattr(inspect.unwrap(measure), "__code__", None) if measure else None
+    what = [to_json(config), measure_every, _code_of(code)]
+    return Path(chosen) / hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()[:12]
+
+
+def _code_of(code: CodeType | None) -> list[Any]:
+    """What a function does, as JSON data; where it stands and what it calls is left out."""
+    if code is None:
+        return []
+    constants: list[Any] = []
+    for constant in code.co_consts:
+        if isinstance(constant, frozenset):  # in no order of its own
+            constants.append(sorted(map(repr, constant)))
+        else:
+            constants.append(_code_of(constant) if isinstance(constant, CodeType) else repr(constant))
+    return [code.co_code.hex(), list(code.co_names), constants]
+
+
 # --------------------------------------------------------------------------------------------------- the loop
 def train(
     config: TrainConfig,
@@ -210,7 +259,8 @@ def train(
     measure_every : int, optional
         Defaults to a tenth of the run.
     folder : path, optional
-        Where checkpoints go. Without one nothing is written.
+        Where checkpoints go. Left out, they go into a folder of this run's own inside the one that the
+        environment variable ``UNSEEN_FOLDER`` names; without that, nothing is written.
     checkpoint_every : int
         Steps between checkpoints.
     device : str, optional
@@ -234,6 +284,8 @@ def train(
         If the loss, a gradient or a weight is not finite. The last finite state is kept in ``folder``.
     CheckpointError
         If the folder holds a checkpoint of another run or an unreadable one, or cannot be written.
+    OutOfMemory
+        If the device has too little memory. What the folder holds is intact.
     """
     counts = {"measure_every": measure_every, "checkpoint_every": checkpoint_every, "threads": threads}
     for name, count in counts.items():
@@ -244,13 +296,14 @@ def train(
         torch.cuda.reset_peak_memory_stats(place)
     if threads is None:
         threads = 1 if place.type == "cpu" and config.model.width < 256 else torch.get_num_threads()
-    with cpu_threads(threads):
+    with cpu_threads(threads), memory_named(config, place):
         model = GPT(config.model, torch.Generator().manual_seed(config.seed)).to(place, dtype)
         policy = ActivePolicy(config.policy, model, config.vocabulary, config.seed)
         optimizers = build_optimizers(model, config.optimizer)
         run = Run(
             config, model, [], 0.0, 0, str(place), str(dtype).removeprefix("torch."), reason, threads, None
         )
+        folder = kept_folder(config, measure, measure_every) if folder is None else folder
         path = Path(folder) / CHECKPOINT if folder is not None else None
         start, loss = _resume(path, run, optimizers)
         if progress is not False:

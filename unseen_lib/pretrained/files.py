@@ -6,6 +6,7 @@ business of huggingface_hub: what its errors mean is said here, in words for the
 
 from __future__ import annotations
 
+import errno
 import json
 import re
 from collections.abc import Callable
@@ -148,6 +149,33 @@ def _on_the_hub(name: str) -> Folder:
     listing: list[dict[str, Any]] = _or_say_why(lambda: files.ls(name, detail=True), name)
     sizes = {Path(found["name"]).name: found["size"] for found in listing if found["type"] == "file"}
     return Folder(name, sizes, fetch, readers=16)
+
+
+def download(name: str) -> Path:
+    """The folder of a model: the local one, or a copy of what the hub has, but for pickles and code.
+
+    Raises
+    ------
+    PretrainedError
+        As :func:`open_folder`, or if the disk is full.
+    """
+    path = Path(name).expanduser()
+    if path.is_dir():
+        return path
+    from huggingface_hub import snapshot_download
+
+    repository, _, revision = name.partition("@")
+    kinds = ["*.safetensors", "*.json", "*.model", "*.txt", "*.jinja"]
+    try:
+        # A full disk is no matter of the hub.
+        fetched = _or_say_why(
+            lambda: snapshot_download(repository, revision=revision or None, allow_patterns=kinds), name
+        )
+    except PretrainedError as error:
+        if getattr(error.__cause__, "errno", None) == errno.ENOSPC:
+            raise PretrainedError(f"{name} does not fit on this disk: free some space") from error
+        raise
+    return Path(fetched)
 
 
 def _or_say_why(call: Callable[[], Result], name: str) -> Result:
