@@ -123,6 +123,9 @@ def run_jupyter_book(book: Path) -> tuple[int, str]:
     program = str(Path(sys.executable).with_name("jupyter-book"))
     command = [program, "build", str(book), "--all", "-W", "-n", "--keep-going"]
     environment = os.environ | {"PYTHONUNBUFFERED": "1", "PYDEVD_DISABLE_FILE_VALIDATION": "1"}
+    # Behind whatever is there: a page imports the library of its own book.
+    paths = [os.environ.get("PYTHONPATH", ""), str(Path(__file__).parents[1])]
+    environment["PYTHONPATH"] = os.pathsep.join(filter(None, paths))  # for our Sphinx extensions
     environment["UNSEEN_PROGRESS"] = "off"  # a bar that moves in a notebook is a hundred lines on a page
     output = ""
     with subprocess.Popen(
