@@ -6,7 +6,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help book notebooks colab retarget site try-colab try-image test check test-slow venv lab bench assignments secret grade pins clean distclean
+.PHONY: help book notebooks colab retarget site try-colab try-image test check test-slow test-long venv lab bench assignments secret grade pins clean distclean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 18
@@ -35,15 +35,18 @@ site: book colab ## the book as it is published, notebooks included
 	cp -r _build/colab _build/html/notebooks
 
 test: check book ## lint, types, and the quick tests, with the book they look at
-	$(BIN)/pytest -m "not slow"
+	$(BIN)/pytest -m "not slow and not long"
 
 check: .venv/ready-test ## lint, format and types only
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-test-slow: .venv/ready-test .venv/models ## the tests that take minutes each
+test-slow: .venv/ready-test .venv/models ## the tests that take up to a minute each
 	$(BIN)/pytest -m slow
+
+test-long: .venv/ready-test .venv/models ## every notebook alone, every assignment built and graded: an hour
+	$(BIN)/pytest -m long
 
 venv: .venv/made ## an empty environment, to put a PyTorch of your choice into first
 

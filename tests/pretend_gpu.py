@@ -64,6 +64,9 @@ class OnGpu(torch.Tensor):
     def __setitem__(self, index, value):
         torch.Tensor.__setitem__(self, _lists_to_tensors(index), value)
 
+    def __format__(self, form: str) -> str:
+        return format(self.item() if self.dim() == 0 else self.inner, form)
+
     def __repr__(self) -> str:
         return f"OnGpu({self.inner!r})"
 

@@ -239,7 +239,7 @@ def test_a_stub_with_points_and_a_wrong_answer_with_full_marks_are_refused(
         building.prove(FIRST, assignment, built["fall"])
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("name", [folder.name for folder in MASTERS])
 def test_the_whole_build_of(name: str, monkeypatch, tmp_path: Path) -> None:

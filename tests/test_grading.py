@@ -385,7 +385,7 @@ def test_a_line_that_is_none_of_ours_raises_one_kind_of_error(line: bytes) -> No
 # ---- a whole class ----
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(3600)
 def test_thirty_submissions_of_assignment_1_within_ten_minutes(tmp_path: Path, monkeypatch) -> None:
     """The solution thirty times, on as many cores as there are; the limit is for two, not busy otherwise."""
@@ -407,7 +407,7 @@ def test_thirty_submissions_of_assignment_1_within_ten_minutes(tmp_path: Path, m
     assert seconds < 600
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_otters_own_grader_agrees(tmp_path: Path) -> None:
     """The archive that the build writes is one that Otter itself grades with full marks."""
     from tools import build_assignments as building

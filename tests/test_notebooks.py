@@ -699,7 +699,7 @@ def test_the_weekly_run_opens_an_issue_and_publishing_waits_for_the_tests(workfl
 # ---- slow: the book's buttons, memory, and an environment that stands in for Colab ----
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(600)
 def test_buttons_lead_to_the_generated_notebook(tmp_path: Path) -> None:
     """With a repository on GitHub; without one, or elsewhere, there is no button and no warning."""
@@ -733,7 +733,7 @@ print("bytes", sum(t.untyped_storage().nbytes() for t in gc.get_objects() if tor
 """
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(600)
 def test_a_cell_that_runs_three_times_holds_no_more_memory(notebooks: dict[str, dict], monkeypatch) -> None:
     """The training cell of chapter 2 in a real kernel, which keeps what cells return and print."""
@@ -764,7 +764,7 @@ JUPYTER = ("ipykernel", "nbclient")
 LIKE_COLAB = ("transformers", "huggingface_hub")
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(1500)
 def test_every_notebook_runs_alone_where_only_colabs_packages_are(tmp_path: Path, monkeypatch, capfd) -> None:
     """In a fresh environment with what Colab has: each installs the library, moves nothing, and runs."""
@@ -800,7 +800,7 @@ def standing_in(folder: Path) -> str:
 PRETEND = "from tests import pretend_gpu\npretend_gpu.enable()\nimport unseen_lib.notebook"
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(1200)
 def test_every_notebook_runs_on_a_gpu(notebooks: dict[str, dict], monkeypatch) -> None:
     """A pretend one, which refuses what a real one refuses: chapters train where the model is fastest."""
@@ -823,6 +823,7 @@ def test_every_notebook_runs_on_a_gpu(notebooks: dict[str, dict], monkeypatch) -
         list(pool.map(run, training.values()))
 
 
+@pytest.mark.slow
 def test_the_pretend_gpu_computes_what_the_cpu_does_and_refuses_to_mix() -> None:
     """In a process of its own, since it cannot be switched off."""
     code = """

@@ -209,7 +209,7 @@ def finish(notebook: Path, assignment: Assignment) -> None:
     content.metadata = {
         "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
         "language_info": {"name": "python"},
-        "otter": {"assignment_name": assignment.name, "OK_FORMAT": False},  # for Otter's own graders
+        "otter": {"assignment_name": assignment.name},  # for Otter's own graders
         "unseen": {"assignment": assignment.name, "course": assignment.course},
     }
     nbformat.write(content, notebook)
