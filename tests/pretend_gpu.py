@@ -14,7 +14,7 @@ from torch.utils._pytree import tree_flatten, tree_map
 
 GPU = torch.device("lazy", 0)
 # Tensors made in inference mode cannot be wrapped. Where it matters what it forbids, other tests look.
-torch.inference_mode = torch.no_grad  # type: ignore[assignment,misc]
+torch.inference_mode = torch.no_grad
 
 
 class OnGpu(torch.Tensor):
@@ -24,7 +24,7 @@ class OnGpu(torch.Tensor):
 
     @staticmethod
     def __new__(cls, inner: torch.Tensor) -> "OnGpu":
-        return torch.Tensor._make_wrapper_subclass(  # type: ignore[attr-defined]
+        return torch.Tensor._make_wrapper_subclass(
             cls,
             inner.size(),
             strides=inner.stride(),

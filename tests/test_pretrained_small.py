@@ -28,7 +28,7 @@ from unseen_lib.pretrained.small import (
 )
 from unseen_lib.pretrained.tokens import tokenizer_tokens, unused_groups
 from unseen_lib.problems import Task, problem_of, sample_batch
-from unseen_lib.records import recorded_folder
+from unseen_lib.records import recorded_folder, save_record
 from unseen_lib.training import NonFiniteLoss
 from unseen_lib.vocabulary import Vocabulary
 
@@ -218,7 +218,7 @@ def test_a_repair_survives_fine_tuning_beside_it_and_the_disk(pretrained, tmp_pa
 
 # ---------------------------------------------------------------------------------------------------- records
 def test_finished_runs_are_kept_and_missing_ones_made(tmp_path, record):
-    small.save(record, tmp_path / "kept.json")
+    save_record(record, tmp_path / "kept.json")
     before = (tmp_path / "kept.json").read_bytes()
     runs = {"kept": SMOKE, "new": replace(SMOKE, arms=("as_is",))}
     assert small.record_runs(runs, tmp_path, processes=1) == {}
@@ -240,7 +240,7 @@ def test_a_run_that_fails_leaves_no_file(tmp_path):
 
 def test_a_file_that_is_not_the_run_is_left_as_it_is(tmp_path, record):
     path = tmp_path / "run.json"
-    small.save(record, path)
+    save_record(record, path)
     other = replace(SMOKE, measure_every=1)
     with pytest.raises(CheckpointError, match="other settings"):
         small.record_runs({"run": other}, tmp_path, processes=1)
@@ -256,7 +256,7 @@ def test_runs_are_read_by_strength_and_seed(tmp_path, record):
         small.load_small_gemma(tmp_path)
     for strength, seed in (("strong", 1), ("weak", 0), ("strong", 0)):
         config = small._json_data(experiment(strength, seed, scale="smoke"))
-        small.save(replace(record, config=config), tmp_path / f"{strength}-seed{seed}.json")
+        save_record(replace(record, config=config), tmp_path / f"{strength}-seed{seed}.json")
     found = small.load_small_gemma(tmp_path)
     assert [(name, [run.seed for run in runs]) for name, runs in found.items()] == [
         ("weak", [0]),
@@ -293,7 +293,7 @@ def test_the_command_lists_and_reports(monkeypatch, tmp_path, capsys, record):
     assert "small_gemma" in capsys.readouterr().out
     monkeypatch.setattr(small, "recorded_folder", lambda: tmp_path)
     monkeypatch.setattr(small, "grid", lambda: {"strong-seed3": SMOKE})
-    small.save(record, tmp_path / small.NAME / "strong-seed3.json")
+    save_record(record, tmp_path / small.NAME / "strong-seed3.json")
     assert cli.main(["record", "small_gemma", "--processes", "1"]) == 0
     printed = capsys.readouterr().out
     assert "strong, seed 3" in printed and ">2" in printed

@@ -31,6 +31,8 @@ from tools.notebook_references import Names, read_names, reference_list
 from tools.notebook_setup import Needs, Repository, Wheel, build_wheel, opening, setup_cell
 from tools.notebook_syntax import MystError, page_cells
 from unseen_lib import __version__
+from unseen_lib.checkpoint import replace_file
+from unseen_lib.errors import CheckpointError
 
 METADATA = {
     "accelerator": "GPU",
@@ -280,12 +282,7 @@ def replace(file: Path, text: str) -> None:
     """Write it whole or not at all."""
     if file.is_file() and file.read_text(encoding="utf-8") == text:
         return
-    unfinished = file.with_name(f".{file.name}.unfinished")
-    try:
-        unfinished.write_text(text, encoding="utf-8")
-        unfinished.replace(file)
-    finally:
-        unfinished.unlink(missing_ok=True)
+    replace_file(file, lambda unfinished: unfinished.write_text(text, encoding="utf-8"), what="file")
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -309,7 +306,7 @@ def main(arguments: list[str] | None = None) -> int:
         if options.retarget is not None:
             retarget(book, options.retarget)
         write(book)
-    except (ValueError, OSError) as error:
+    except (ValueError, OSError, CheckpointError) as error:
         print(error, file=sys.stderr)
         return 1
     return 0

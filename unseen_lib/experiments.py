@@ -131,7 +131,7 @@ _SMALL: dict[str, Any] = {
     "local_window": 3,
     "copy_combine": "sum",
 }
-_QUICK = OptimizerConfig(
+QUICK = OptimizerConfig(
     hidden="muon",
     hidden_rate=0.01,
     gain_rate=1e-3,
@@ -149,7 +149,7 @@ def _smoke(names: int | None, copy: bool) -> TrainConfig:
     model = GPTConfig(
         vocabulary.size, width=32, layers=2, heads=2, mlp_width=32, context=64, copy=copy, **_SMALL
     )
-    optimizer = replace(_QUICK, warmup_steps=5)
+    optimizer = replace(QUICK, warmup_steps=5)
     task = Task(family="chain", format="compact")
     return TrainConfig(task, vocabulary, model, optimizer=optimizer, steps=40, batch_size=16)
 
@@ -168,7 +168,7 @@ def _cpu(names: int | None, copy: bool) -> TrainConfig:
         **_SMALL,
     )
     task = Task(family="chain", format="compact")
-    return TrainConfig(task, vocabulary, model, optimizer=_QUICK, steps=1000, batch_size=64)
+    return TrainConfig(task, vocabulary, model, optimizer=QUICK, steps=1000, batch_size=64)
 
 
 def _gpu(names: int | None, copy: bool) -> TrainConfig:

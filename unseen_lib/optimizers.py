@@ -161,6 +161,16 @@ def build_optimizers(model: GPT, config: OptimizerConfig) -> list[torch.optim.Op
     rows = [parameter for parameter in trained if id(parameter) in embeddings]
     gains = [parameter for parameter in trained if parameter.ndim == 1]
     hidden = [parameter for parameter in trained if parameter.ndim == 2 and id(parameter) not in embeddings]
+    return optimizers_of(rows, gains, hidden, config)
+
+
+def optimizers_of(
+    rows: list[torch.nn.Parameter],
+    gains: list[torch.nn.Parameter],
+    hidden: list[torch.nn.Parameter],
+    config: OptimizerConfig,
+) -> list[torch.optim.Optimizer]:
+    """What :func:`build_optimizers` makes of embedding matrices, gains and hidden matrices, of any model."""
 
     def group(
         parameters: list[torch.nn.Parameter], rate: float, decay: float, schedule: str
@@ -195,3 +205,12 @@ def build_optimizers(model: GPT, config: OptimizerConfig) -> list[torch.optim.Op
     if rows and config.embedding == "sgd":
         optimizers.append(torch.optim.SGD([rows_group], momentum=0.9))
     return optimizers
+
+
+def update(optimizers: list[torch.optim.Optimizer], step: int, steps: int, config: OptimizerConfig) -> None:
+    """Take one step of a run, each group at the rate of its schedule, and drop the gradients."""
+    for optimizer in optimizers:
+        for group in optimizer.param_groups:
+            group["lr"] = group["peak"] * schedule_factor(group["schedule"], step, steps, config)
+        optimizer.step()
+        optimizer.zero_grad()

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from importlib import resources
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 import torch
 from scipy import stats
@@ -23,6 +23,17 @@ from unseen_lib import __version__
 from unseen_lib.checkpoint import replace_file
 from unseen_lib.errors import CheckpointError
 from unseen_lib.training import Run, TrainConfig, from_json, to_json
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+
+class _Formatted(Protocol):
+    @property
+    def format(self) -> str: ...
+
+
+Kind = TypeVar("Kind", bound=_Formatted)
 
 FORMAT = "unseen-run-1"
 DIGITS = 5  # significant digits of a measured number in a file
@@ -92,7 +103,7 @@ def record_of(run: Run) -> Record:
     """What is worth keeping of ``run``."""
     return Record(
         config=to_json(run.config),
-        curve=_rounded(run.curve),
+        curve=rounded(run.curve, DIGITS),
         device=device_name(run.device),
         dtype=run.dtype,
         threads=run.threads,
@@ -129,12 +140,13 @@ def commit() -> str:
         return ""
 
 
-def _rounded(value: Any) -> Any:
+def rounded(value: Any, digits: int) -> Any:
+    """JSON data with its finite floats cut to so many significant digits."""
     if isinstance(value, dict):
-        return {key: _rounded(part) for key, part in value.items()}
+        return {key: rounded(part, digits) for key, part in value.items()}
     if isinstance(value, list):
-        return [_rounded(part) for part in value]
-    return float(f"{value:.{DIGITS}g}") if isinstance(value, float) and math.isfinite(value) else value
+        return [rounded(part, digits) for part in value]
+    return float(f"{value:.{digits}g}") if isinstance(value, float) and math.isfinite(value) else value
 
 
 # ------------------------------------------------------------------------------------------------------ files
@@ -151,17 +163,22 @@ def is_recorded(config: TrainConfig, path: Path) -> bool:
     CheckpointError
         If it holds anything else, which would be lost if the run were recorded there.
     """
+    return holds(path, lambda: load_record(path).train_config() == config)
+
+
+def holds(path: Path, same: Callable[[], bool]) -> bool:
+    """Whether ``path`` exists, and if so, it has to be the ``same`` run. Raises as :func:`is_recorded`."""
     if not path.exists():
         return False
-    if load_record(path).train_config() != config:
+    if not same():
         raise CheckpointError(
             f"{path} is a run with other settings; it is left as it is: choose another place, or move it away"
         )
     return True
 
 
-def save_record(record: Record, path: Path) -> None:
-    """Write ``record`` to ``path``, whole or not at all.
+def save_record(record: DataclassInstance, path: Path) -> None:
+    """Write ``record``, of any kind, to ``path``, whole or not at all.
 
     Raises
     ------
@@ -183,13 +200,30 @@ def load_record(path: Path) -> Record:
     CheckpointError
         If the file is truncated or is something else. It is left as it is.
     """
+    return read_record(path, Record, FORMAT, _check_record)
+
+
+def _check_record(record: Record) -> None:
+    record.train_config()
+    if not record.curve or not all("step" in entry for entry in record.curve):
+        raise ValueError("no measurements with their step")
+
+
+def read_record(
+    path: Path, kind: type[Kind], format: str, check: Callable[[Kind], None] = lambda record: None
+) -> Kind:
+    """Read a record of any ``kind``, of this format. Raises as :func:`load_record`.
+
+    Parameters
+    ----------
+    check : callable, optional
+        Raises ValueError or TypeError for a record that is not whole.
+    """
     try:
-        record = Record(**json.loads(path.read_text()))
-        if record.format != FORMAT:
-            raise ValueError(f"format={record.format!r}, where {FORMAT!r} was expected")
-        record.train_config()
-        if not record.curve or not all("step" in entry for entry in record.curve):
-            raise ValueError("no measurements with their step")
+        record = kind(**json.loads(path.read_text()))
+        if record.format != format:
+            raise ValueError(f"format={record.format!r}, where {format!r} was expected")
+        check(record)
     except (OSError, ValueError, TypeError) as error:
         raise CheckpointError(f"{path} is not a whole recorded run ({error}); it is left as it is") from error
     return record

@@ -30,7 +30,7 @@ from unseen_lib.checkpoint import load_checkpoint, read_state, save_checkpoint
 from unseen_lib.embeddings import ActivePolicy, EmbeddingPolicy, check_policy
 from unseen_lib.errors import CheckpointError, ConfigError, OutOfMemory
 from unseen_lib.model import GPT, GPTConfig
-from unseen_lib.optimizers import OptimizerConfig, build_optimizers, schedule_factor
+from unseen_lib.optimizers import OptimizerConfig, build_optimizers, update
 from unseen_lib.problems import IGNORE, Batch, Task, check_vocabulary, longest_sequence, sample_batch
 from unseen_lib.vocabulary import Vocabulary
 
@@ -351,12 +351,7 @@ def train(
                 if weights_are_finite(model):  # this step has not changed them, but the one before may have
                     save(step)
                 raise NonFiniteLoss(step, path)
-            for optimizer in optimizers:
-                for group in optimizer.param_groups:
-                    factor = schedule_factor(group["schedule"], step, config.steps, config.optimizer)
-                    group["lr"] = group["peak"] * factor
-                optimizer.step()
-                optimizer.zero_grad()
+            update(optimizers, step, config.steps, config.optimizer)
             policy.after_step(step)
             loss = value.item() if loss is None else 0.95 * loss + 0.05 * value.item()
             run.tokens += batch.tokens.numel()

@@ -14,8 +14,9 @@ from pathlib import Path
 import torch
 from safetensors.torch import load_file, save, save_file
 
+from unseen_lib.checkpoint import replace_file
 from unseen_lib.experiments import preset
-from unseen_lib.training import train
+from unseen_lib.training import TrainConfig, train
 
 GROUP = 24  # names
 LIMITS = {"seconds": 240.0, "cell_seconds": 120.0, "call_seconds": 60.0}
@@ -73,12 +74,9 @@ def files(public: dict[str, object], secret: dict[str, object], cache: Path) -> 
     }
 
 
-def _trained(config, file: Path) -> dict[str, torch.Tensor]:  # type: ignore[no-untyped-def]
+def _trained(config: TrainConfig, file: Path) -> dict[str, torch.Tensor]:
     if not file.exists():
         print("4-audit: training the model of this course, which takes a minute or two")
         model = train(config).model
-        file.parent.mkdir(parents=True, exist_ok=True)
-        unfinished = file.with_suffix(".unfinished")
-        save_file(model.state_dict(), unfinished)
-        unfinished.rename(file)
+        replace_file(file, lambda unfinished: save_file(model.state_dict(), unfinished), what="model")
     return load_file(file)

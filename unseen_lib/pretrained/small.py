@@ -27,12 +27,12 @@ import torch
 import torch.nn.functional as F
 
 from unseen_lib import __version__
-from unseen_lib.checkpoint import check_writable, replace_file
+from unseen_lib.checkpoint import check_writable
 from unseen_lib.collapse import measure_rows
 from unseen_lib.errors import CheckpointError, ConfigError, PretrainedError
-from unseen_lib.experiments import current_scale, run_apart
+from unseen_lib.experiments import QUICK, current_scale, run_apart
 from unseen_lib.language import BOS, CONTROL_WORDS, EOS, PAD
-from unseen_lib.optimizers import OptimizerConfig, schedule_factor
+from unseen_lib.optimizers import OptimizerConfig, optimizers_of, update
 from unseen_lib.pretrained.audit import Audit, audit
 from unseen_lib.pretrained.files import INSTALL
 from unseen_lib.pretrained.finetune import (
@@ -46,7 +46,16 @@ from unseen_lib.pretrained.finetune import (
 )
 from unseen_lib.pretrained.repair import HOW, reinitialize
 from unseen_lib.problems import IGNORE, Task, longest_sequence
-from unseen_lib.records import Interval, commit, interval, recorded_folder
+from unseen_lib.records import (
+    Interval,
+    commit,
+    holds,
+    interval,
+    read_record,
+    recorded_folder,
+    rounded,
+    save_record,
+)
 from unseen_lib.training import NonFiniteLoss, cpu_threads, progress_bar
 from unseen_lib.vocabulary import Vocabulary
 
@@ -176,19 +185,7 @@ class PretrainConfig:
     window: int = 3
     context: int = 128
     final_gain: float = 4.0
-    optimizer: OptimizerConfig = field(
-        default_factory=lambda: OptimizerConfig(
-            hidden="muon",
-            hidden_rate=0.01,
-            gain_rate=1e-3,
-            embedding_rate=5e-4,
-            schedule="stable_decay",
-            embedding_schedule="constant",
-            warmup_steps=50,
-            initial_factor=0.0,
-            final_factor=0.05,
-        )
-    )
+    optimizer: OptimizerConfig = QUICK
     steps: int = 900
     batch_size: int = 64
     seed: int = 0
@@ -387,12 +384,7 @@ def pretrain(
             torch.nn.utils.clip_grad_norm_(model.parameters(), config.optimizer.clip)
             if not math.isfinite(loss.item()):
                 raise NonFiniteLoss(step, None)
-            for optimizer in optimizers:
-                for group in optimizer.param_groups:
-                    factor = schedule_factor(group["schedule"], step, config.steps, config.optimizer)
-                    group["lr"] = group["peak"] * factor
-                optimizer.step()
-                optimizer.zero_grad()
+            update(optimizers, step, config.steps, config.optimizer)
             average = loss.item() if step == 0 else 0.95 * average + 0.05 * loss.item()
             done.seconds += time.perf_counter() - began
             if (step + 1) % every == 0 or step + 1 == config.steps:
@@ -443,31 +435,11 @@ def fresh_model(config: PretrainConfig) -> Any:
 
 
 def _optimizers(model: Any, config: OptimizerConfig) -> list[torch.optim.Optimizer]:
-    """AdamW for the table and the gains, Muon for the matrices inside the blocks: as `build_optimizers`."""
+    """As `build_optimizers`, for a model of transformers."""
     table = model.get_input_embeddings().weight
     gains = [parameter for parameter in model.parameters() if parameter.ndim == 1]
     hidden = [parameter for parameter in model.parameters() if parameter.ndim == 2 and parameter is not table]
-
-    def group(
-        parameters: list[torch.nn.Parameter], rate: float, decay: float, schedule: str
-    ) -> dict[str, Any]:
-        return {
-            "params": parameters,
-            "lr": rate,
-            "peak": rate,
-            "weight_decay": decay,
-            "schedule": schedule,
-        }
-
-    adamw = [
-        group(gains, config.gain_rate, 0.0, config.schedule),
-        group([table], config.embedding_rate, config.weight_decay, config.embedding_schedule),
-    ]
-    muon = [group(hidden, config.hidden_rate, config.weight_decay, config.schedule)]
-    return [
-        torch.optim.AdamW(adamw, betas=config.betas, eps=config.eps, fused=True),
-        torch.optim.Muon(muon, momentum=0.95, nesterov=True, adjust_lr_fn="original"),
-    ]
+    return optimizers_of([table], gains, hidden, config)
 
 
 def _transformers() -> Any:
@@ -548,7 +520,7 @@ def run(config: ExperimentConfig, *, progress: bool | None = None) -> SmallRecor
     arms = {arm: run_arm(config, pretrained, arm, progress=progress) for arm in config.arms}
     return SmallRecord(
         config=_json_data(config),
-        pretraining=_rounded(pretrained.curve),
+        pretraining=rounded(pretrained.curve, DIGITS),
         pretraining_seconds=round(pretrained.seconds, 1),
         audit=[rows for rows in _audited(found) if rows["kind"] != "special"],
         arms=arms,
@@ -588,7 +560,7 @@ def run_arm(
         )
     return {
         "rows": rows,
-        "curve": _rounded(_thinned(done.curve)),
+        "curve": rounded(_thinned(done.curve), DIGITS),
         "steps": steps_to(done.curve, LEVEL),
         "seconds": round(done.seconds, 1),
     }
@@ -625,7 +597,7 @@ def _audited(found: Audit) -> list[dict[str, Any]]:
         }
         for group in found.groups
     ]
-    return [_rounded(group) for group in groups]
+    return [rounded(group, DIGITS) for group in groups]
 
 
 # ---------------------------------------------------------------------------------------------------- records
@@ -645,7 +617,7 @@ def record_runs(
 ) -> Mapping[str, str]:
     """As :func:`record_small_gemma`, with runs and a folder of your own."""
     missing = {
-        name: config for name, config in configs.items() if not _is_there(config, folder / f"{name}.json")
+        name: config for name, config in configs.items() if not _is_recorded(config, folder / f"{name}.json")
     }
     check_writable(folder)
     jobs = {name: partial(_record_one, config, folder / f"{name}.json") for name, config in missing.items()}
@@ -653,29 +625,11 @@ def record_runs(
 
 
 def _record_one(config: ExperimentConfig, path: Path) -> None:
-    save(run(config, progress=False), path)
+    save_record(run(config, progress=False), path)
 
 
-def _is_there(config: ExperimentConfig, path: Path) -> bool:
-    if not path.exists():
-        return False
-    if load(path).config != _json_data(config):
-        raise CheckpointError(
-            f"{path} is a run with other settings; it is left as it is: choose another place, or move it away"
-        )
-    return True
-
-
-def save(record: SmallRecord, path: Path) -> None:
-    """Write ``record`` to ``path``, whole or not at all.
-
-    Raises
-    ------
-    CheckpointError
-        If it cannot be written.
-    """
-    text = json.dumps(asdict(record), separators=(",", ":"), allow_nan=False)
-    replace_file(path, lambda unfinished: unfinished.write_text(text + "\n"), what="record")
+def _is_recorded(config: ExperimentConfig, path: Path) -> bool:
+    return holds(path, lambda: load(path).config == _json_data(config))
 
 
 def load(path: Path) -> SmallRecord:
@@ -686,13 +640,7 @@ def load(path: Path) -> SmallRecord:
     CheckpointError
         If the file is truncated or is something else. It is left as it is.
     """
-    try:
-        record = SmallRecord(**json.loads(path.read_text()))
-        if record.format != FORMAT:
-            raise ValueError(f"format={record.format!r}, where {FORMAT!r} was expected")
-    except (OSError, ValueError, TypeError) as error:
-        raise CheckpointError(f"{path} is not a whole recorded run ({error}); it is left as it is") from error
-    return record
+    return read_record(path, SmallRecord, FORMAT)
 
 
 def load_small_gemma(folder: Path | None = None) -> dict[str, list[SmallRecord]]:
@@ -743,11 +691,3 @@ def _json_data(config: ExperimentConfig) -> dict[str, Any]:
     """``config`` as JSON gives it back."""
     data: dict[str, Any] = json.loads(json.dumps(asdict(config)))
     return data
-
-
-def _rounded(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _rounded(part) for key, part in value.items()}
-    if isinstance(value, list):
-        return [_rounded(part) for part in value]
-    return float(f"{value:.{DIGITS}g}") if isinstance(value, float) else value
