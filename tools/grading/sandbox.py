@@ -9,10 +9,12 @@ there is no Landlock, an audit hook still refuses what Python opens; code that m
 from __future__ import annotations
 
 import ctypes
+import math
 import os
 import resource
 import sys
 import sysconfig
+import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
@@ -61,11 +63,11 @@ def confine(
     memory, disk : int
         Bytes: of address space, and of the largest file.
     cpu : int
-        Seconds, of each process.
+        Seconds, of each process; of this one from now on, since what it has imported took some already.
     """
     for what, limit in (
         (resource.RLIMIT_AS, memory),
-        (resource.RLIMIT_CPU, cpu),
+        (resource.RLIMIT_CPU, math.ceil(time.process_time()) + cpu),
         (resource.RLIMIT_FSIZE, disk),
         (resource.RLIMIT_CORE, 0),
     ):
