@@ -696,10 +696,10 @@ def test_the_weekly_run_opens_an_issue_and_publishing_waits_for_the_tests(workfl
     assert workflows["publish"]["jobs"]["deploy"]["needs"] == "build"
 
 
-# ---- slow: the book's buttons, memory, and an environment that stands in for Colab ----
+# ---- slow and long: the book's buttons, memory, and an environment that stands in for Colab ----
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_buttons_lead_to_the_generated_notebook(tmp_path: Path) -> None:
     """With a repository on GitHub; without one, or elsewhere, there is no button and no warning."""
