@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from matplotlib.colors import to_rgb
+from matplotlib.text import Text
 
 from unseen_lib import plots
 from unseen_lib.language import read_problem
@@ -317,3 +318,109 @@ def test_curves_by_symbols_draw_each_run_as_it_is():
     labels = axes.get_legend_handles_labels()[1]
     assert labels == [plots.SYMBOL_STYLE[arm]["label"] for arm in ("as_is", "norm")]
     assert axes.lines[-1].get_ydata()[0] == 0.9
+
+
+# ---- legible ----
+def contrast(one, other):
+    """Contrast of two colors (R, G, B) as the Web Content Accessibility Guidelines define it."""
+
+    def luminance(color):
+        linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in color]
+        return float(np.dot([0.2126, 0.7152, 0.0722], linear))
+
+    low, high = sorted((luminance(one), luminance(other)))
+    return (high + 0.05) / (low + 0.05)
+
+
+def contrasts(figure):
+    """Each text of a figure with its least contrast, in both themes, to the ground that is drawn under it."""
+    figure.canvas.draw()
+    texts = [t for t in figure.findobj(Text) if t.get_visible() and t.get_text().strip()]
+    inks = [to_rgb(text.get_color()) for text in texts]
+    places = [text.get_window_extent() for text in texts]
+    for text in texts:
+        text.set_color("none")
+    figure.canvas.draw()
+    pixels = np.asarray(figure.canvas.buffer_rgba())[::-1, :, :3] / 255
+    for text, ink, box in zip(texts, inks, places, strict=True):
+        under = pixels[round(box.y0) : round(box.y1), round(box.x0) : round(box.x1)]
+        if under.size == 0:  # outside the axes, as the labels of ticks that are not shown
+            continue
+        ground = np.median(under.reshape(-1, 3), axis=0)  # not a line that passes through
+        # On a dark page, pictures are dimmed: `brightness(0.9)` in assets/course.css.
+        yield text.get_text(), min(contrast(ink, ground), contrast(0.9 * np.array(ink), 0.9 * ground))
+
+
+SHARES = {"a": {str(share): share / 100 for share in range(0, 101, 10)}}
+WORDS = {"seen": (["Rules:", "dax", "then", "fep"], np.array([0.0, 0.5, 1.2]), "dax", "fep")}
+
+
+@pytest.mark.parametrize(
+    "draw",
+    [
+        lambda runs: plots.problem_graph(problem("<bos> Rules: A then B Facts: A Query: B Reasoning:")),
+        lambda runs: plots.training_curves(runs[0].curve, ("proof_validity", "answer_accuracy")),
+        lambda runs: plots.table_of_shares({"512": SHARES}, "valid"),
+        lambda runs: plots.look_over_words(WORDS),
+        lambda runs: plots.error_shares({"seen": {"bad_token": 4}, "all_unseen": {"bad_token": 2}}),
+        lambda runs: plots.over_steps([0, 9], {"a": {"frozen": np.eye(2)}}, plots.POLICY_STYLE, stop=4),
+        lambda runs: plots.cosines_of_models({"1B": {"reserved": 0.8, "ordinary": 0.1}}, {"collapsed": 0.5}),
+    ],
+)
+def test_text_can_be_read_on_what_lies_under_it_in_both_themes(draw, baseline):
+    plots.use_book_style()
+    found = list(contrasts(draw(baseline)))
+    assert len(found) >= 2
+    assert {text: ratio for text, ratio in found if ratio < 4.5} == {}
+
+
+def test_the_check_of_contrast_sees_gray_on_blue():
+    figure, axes = plt.subplots()
+    axes.text(0.5, 0.5, "on blue", color="#777777", bbox={"facecolor": plots.BLUE})
+    assert dict(contrasts(figure))["on blue"] < 1.5
+
+
+def test_lines_and_markers_stand_out_from_the_ground():
+    """Three to one, which the guidelines ask of what is not text."""
+    for color in (plots.BLUE, plots.GREEN, plots.ORANGE, plots.GRAY):
+        assert contrast(to_rgb(color), (1, 1, 1)) >= 3
+        assert contrast(0.9 * np.array(to_rgb(color)), (0.9, 0.9, 0.9)) >= 3
+
+
+# ---- figures with a slider ----
+def test_what_is_known_so_far_is_filled():
+    asked = problem("<bos> Rules: A then B B then C Facts: A Query: C Reasoning:")
+    for known in ({"A"}, {"A", "B"}, {"A", "B", "C"}):
+        drawn = boxes(plots.problem_graph(asked, known))
+        blue = to_rgb(plots.BLUE)
+        assert {n for n, t in drawn.items() if t.get_bbox_patch().get_facecolor()[:3] == blue} == known
+        assert drawn["C"].get_position()[0] == 2  # nothing jumps
+
+
+def test_rows_at_a_step_stand_next_to_the_proofs_up_to_it(baseline):
+    curve = baseline[0].curve
+    points = {"seen": np.array([[0.1, 0.2], [0.3, -0.4]]), "unseen": np.array([[0.0, 0.0]])}
+    for index in (0, 3):
+        figure = plots.rows_at_a_step({"a": points, "b": points}, 0.5, curve, curve[index]["step"])
+        *windows, proofs = figure.axes
+        for axes in windows:
+            drawn = [np.asarray(cloud.get_offsets()) for cloud in axes.collections]
+            assert all((a == b).all() for a, b in zip(drawn, points.values(), strict=True))
+            assert axes.get_xlim() == axes.get_ylim() == (-0.5, 0.5)
+        assert proofs.get_xlim() == (0, curve[-1]["step"])
+        for line, scenario in zip(proofs.lines[::2], ("seen", "all_unseen"), strict=True):
+            assert list(line.get_ydata()) == [e[scenario]["proof_validity"] for e in curve[: index + 1]]
+
+
+def test_a_look_over_words_colors_what_is_read_and_frames_what_is_due():
+    words = ["Rules:", "dax", "then", "fep", "Facts:", "dax"]
+    (axes,) = plots.look_over_words(
+        {"seen": (words, np.array([0, 0.9, 0, 0.1]), "dax", "no")}, columns=3
+    ).axes
+    assert [text.get_text() for text in axes.texts] == words[:4]  # the rest is not read yet
+    assert axes.get_title(loc="left") == "seen: dax is due, the model writes no"
+    framed = [patch.get_edgecolor()[:3] == to_rgb(plots.ORANGE) for patch in axes.patches]
+    assert framed == [False, True, False, False]
+    blue = [1 - patch.get_facecolor()[0] for patch in axes.patches]
+    assert blue[0] == blue[2] == 0 < blue[3] < blue[1]
+    assert [patch.get_y() > 1 for patch in axes.patches] == [False, False, False, True]

@@ -7,13 +7,14 @@ Figures keep a light ground of their own, so that they read the same in the ligh
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import matplotlib.pyplot as plt
 import numpy as np
 import seaborn as sns
 from matplotlib.axes import Axes
+from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.patches import Rectangle
@@ -25,6 +26,8 @@ from unseen_lib.records import Record, interval, value_at
 from unseen_lib.theory import Moment
 
 BLUE, GREEN, ORANGE, GRAY = "#0072B2", "#009E73", "#D55E00", "#5A5A5A"
+# Colors that text lies on: dark text keeps a contrast of at least 4.5 on all of them, on a dimmed page too.
+PALE = LinearSegmentedColormap.from_list("pale", ["white", "#56B4E9"])
 SCENARIO_STYLE: dict[str, dict[str, Any]] = {
     "seen": {"color": BLUE, "marker": "o", "linestyle": "-", "label": "all names seen"},
     "query_unseen": {"color": GREEN, "marker": "s", "linestyle": "--", "label": "query unseen"},
@@ -35,6 +38,7 @@ ROW_STYLE: dict[str, dict[str, Any]] = {
     "unseen": {"color": ORANGE, "marker": "^", "linestyle": ":", "label": "unseen rows"},
     "fresh": {"color": GRAY, "marker": "", "linestyle": "--", "label": "freshly drawn rows"},
 }
+#: What an axis calls each measure.
 MEASURES = {
     "cosine": "mean pairwise cosine",
     "distance": "rms pairwise distance",
@@ -53,6 +57,7 @@ def use_book_style() -> None:
         rc={
             "figure.figsize": (7.2, 4.0),
             "figure.constrained_layout.use": True,
+            "figure.dpi": 144,  # of what is a bitmap inside a drawing
             "figure.facecolor": "white",
             "savefig.facecolor": "white",
             "axes.titlesize": "medium",
@@ -72,18 +77,18 @@ def use_book_style() -> None:
     set_matplotlib_formats("svg")
 
 
-def problem_graph(problem: Problem) -> Figure:
-    """Draw a problem: an arrow a rule, what can be derived filled, the query ringed.
+def problem_graph(problem: Problem, known: Collection[Symbol] | None = None) -> Figure:
+    """Draw a problem: an arrow a rule, what is ``known`` filled (all that can be derived), the query ringed.
 
     A column holds what one round of forward chaining adds; what cannot be derived stands below. The premises
     of a rule that has several meet in a dot. Made for problems of a few rules: more will cross.
     """
+    known = closure(problem) if known is None else known
     places = _symbol_places(problem)
     columns, rows = zip(*places.values(), strict=True)
     figure, axes = plt.subplots(figsize=(1.75 * max(2, max(columns) + 1), 0.5 + 0.8 * (max(rows) + 1)))
     axes.set(xlim=(-0.5, max(columns) + 0.5), ylim=(-max(rows) - 0.6, 0.6))
     axes.axis("off")
-    known = closure(problem)
     boxes = {}
     for name, (column, row) in places.items():
         ring = (ORANGE, 3) if name == problem.query else (BLUE, 1)
@@ -337,7 +342,7 @@ def rows_in_two_dimensions(windows: Mapping[str, Mapping[str, Mapping[str, np.nd
             axes = grid[row, column]
             for group, points in panels[moment].items():
                 style = {name: ROW_STYLE[group][name] for name in ("color", "marker", "label")}
-                axes.scatter(points[:, 0], points[:, 1], s=12, alpha=0.55, linewidth=0, **style)
+                _cloud(axes, points, s=12, **style)
             axes.set(aspect="equal")
             if row == 0:
                 axes.set_title(window)
@@ -345,6 +350,44 @@ def rows_in_two_dimensions(windows: Mapping[str, Mapping[str, Mapping[str, np.nd
                 axes.set_ylabel(moment, fontweight="bold")
     handles, labels = grid.flat[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=2, markerscale=2)
+    return figure
+
+
+def _cloud(axes: Axes, points: np.ndarray, alpha: float = 0.55, **style: Any) -> None:
+    """Points (N, 2), so many that they are a bitmap even where the rest of the figure is not."""
+    axes.scatter(points[:, 0], points[:, 1], alpha=alpha, linewidth=0, rasterized=True, **style)
+
+
+def rows_at_a_step(
+    windows: Mapping[str, Mapping[str, np.ndarray]],
+    reach: float,
+    curve: Sequence[dict[str, Any]],
+    step: int,
+) -> Figure:
+    """One moment of training: rows as points, a panel a window, and valid proofs up to this moment.
+
+    ``{"features 1 and 2": {"seen": (N, 2), "unseen": (M, 2)}, …}``; all windows show what lies within
+    ``reach`` of zero, and ``curve`` is that of the whole run, so that two moments can be compared.
+    """
+    figure, grid = plt.subplots(1, len(windows) + 1, figsize=(2.2 * (len(windows) + 1), 2.8), squeeze=False)
+    *panels, proofs = grid.flat
+    for axes, (window, groups) in zip(panels, windows.items(), strict=True):
+        for group, points in groups.items():
+            style = {name: ROW_STYLE[group][name] for name in ("color", "marker", "label")}
+            _cloud(axes, points, alpha=1.0, s=10, **style)
+        axes.set(title=window, xlim=(-reach, reach), ylim=(-reach, reach))
+        axes.set_box_aspect(1)
+        axes.tick_params(labelleft=axes is panels[0])
+    past = [entry for entry in curve if entry["step"] <= step]
+    for scenario, group in (("seen", "seen"), ("all_unseen", "unseen")):
+        values = [value_at(entry, (scenario, "proof_validity")) for entry in past]
+        look = {**ROW_STYLE[group], "marker": "", "label": None}
+        proofs.plot([entry["step"] for entry in past], values, **look)
+        proofs.plot([step], values[-1:], **{**ROW_STYLE[group], "label": None, "clip_on": False})
+    proofs.set(title=_words("proof_validity"), xlabel="training step")
+    proofs.set(xlim=(0, curve[-1]["step"]), ylim=(-0.04, 1.04))
+    proofs.set_box_aspect(1)
+    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=2, markerscale=2)
     return figure
 
 
@@ -359,9 +402,7 @@ def audited_rows(points: Mapping[str, np.ndarray], *, title: str = "") -> Figure
     for number, (label, places) in enumerate(points.items()):
         color, marker = styles[0] if number == 0 else styles[1 + (number - 1) % 3]
         label = f"{label} ({len(places)} rows)".replace("$", r"\$").removeprefix("_")
-        axes.scatter(
-            places[:, 0], places[:, 1], s=18, alpha=0.6, linewidth=0, color=color, marker=marker, label=label
-        )
+        _cloud(axes, places, s=18, color=color, marker=marker, label=label)
     axes.set(xlabel="distance from the mean unused row", ylabel="cosine with it, centered", title=title)
     axes.set_ylim(-1.05, 1.05)
     axes.set_xlim(left=0)
@@ -381,6 +422,7 @@ def _words(name: str) -> str:
 
 
 # ---------------------------------------------------------------------------------------- managing embeddings
+#: Color, mark, line and label of each embedding policy.
 POLICY_STYLE: dict[str, dict[str, Any]] = {
     "trainable": {"color": ORANGE, "marker": "^", "linestyle": ":", "label": "trainable"},
     "frozen": {"color": BLUE, "marker": "o", "linestyle": "-", "label": "frozen"},
@@ -463,7 +505,7 @@ GRID_ROWS = (
 def whole_grid(arms: Mapping[str, Sequence[Record]], rows: Sequence[tuple[str, str]] = GRID_ROWS) -> Figure:
     """All cells of the main grid: a column of panels a policy, a row for each ``(scenario, quantity)``.
 
-    ``arms`` is what `records.load_arms` returns, ``{"frozen-copy-512": [one Record a seed], …}``. A panel
+    ``arms`` is what `.records.load_arms` returns, ``{"frozen-copy-512": [one Record a seed], …}``. A panel
     shows the final share against the number of names: a dot a seed, mean and 95 % interval.
     """
     cells = {tuple(arm.rsplit("-", 2)): records for arm, records in arms.items()}
@@ -531,12 +573,9 @@ def table_of_shares(panels: Mapping[str, Mapping[str, Mapping[str, float]]], lab
     figure, grid = plt.subplots(1, len(panels), figsize=size, sharey=True, squeeze=False)
     for axes, (title, table) in zip(grid.flat, panels.items(), strict=True):
         shares = np.array([[table[line][column] for column in columns] for line in lines])
-        image = axes.imshow(shares, vmin=0, vmax=1, cmap="cividis", aspect="auto")
+        image = axes.imshow(shares, vmin=0, vmax=1, cmap=PALE, aspect="auto")
         for (row, column), share in np.ndenumerate(shares):
-            ink = "white" if share < 0.55 else "black"
-            axes.text(
-                column, row, f"{100 * share:.0f}", ha="center", va="center", color=ink, fontsize="small"
-            )
+            axes.text(column, row, f"{100 * share:.0f}", ha="center", va="center", fontsize="small")
         axes.set_xticks(range(len(columns)), columns, rotation=60, ha="right", rotation_mode="anchor")
         axes.set_yticks(range(len(lines)), lines)
         axes.set_title(title)
@@ -574,6 +613,35 @@ def copy_maps(panels: Mapping[str, tuple[np.ndarray, Sequence[str], Sequence[str
         axes.grid(visible=False)
         axes.tick_params(length=0)
     figure.colorbar(image, ax=grid, label="weight", aspect=40)
+    return figure
+
+
+def look_over_words(
+    panels: Mapping[str, tuple[Sequence[str], np.ndarray, str, str]], columns: int = 8
+) -> Figure:
+    """Where a copy attention looks at one place of a text: a panel a text, its words on a ground by weight.
+
+    ``{title: (all words, weights (S,) of those read so far, word that is due, word that is written)}``.
+    Words stand ``columns`` to a line; what is not read yet is left out, and the word that is due is framed.
+    """
+    lines = [-(-len(words) // columns) for words, *_ in panels.values()]
+    figure, grid = plt.subplots(
+        len(panels),
+        1,
+        figsize=(0.85 * columns, 0.45 * len(panels) + 0.34 * sum(lines)),
+        gridspec_kw={"height_ratios": lines},
+        squeeze=False,
+    )
+    for axes, (title, (words, weights, due, written)) in zip(grid.flat, panels.items(), strict=True):
+        for index, weight in enumerate(weights):
+            line, column = divmod(index, columns)
+            edge = {"edgecolor": ORANGE, "linewidth": 2} if words[index] == due else {"edgecolor": "none"}
+            place = (column + 0.04, line + 0.1)
+            axes.add_patch(Rectangle(place, 0.92, 0.8, facecolor=PALE(min(1.0, weight)), **edge))
+            axes.text(column + 0.5, line + 0.5, words[index], ha="center", va="center", fontsize="small")
+        axes.set(xlim=(0, columns), ylim=(-(-len(words) // columns), 0))
+        axes.axis("off")
+        axes.set_title(f"{title}: {due} is due, the model writes {written}", loc="left")
     return figure
 
 
@@ -689,10 +757,12 @@ def measures_by_arm(values: Mapping[str, Mapping[str, Sequence[float]]]) -> Figu
 
 
 # ------------------------------------------------------------------------------------------ published models
+#: The same of reserved and of ordinary tokens.
 TOKEN_STYLE: dict[str, dict[str, Any]] = {
     "reserved": {"color": ORANGE, "marker": "^", "linestyle": ":", "label": "reserved tokens"},
     "ordinary": {"color": BLUE, "marker": "o", "linestyle": "-", "label": "ordinary tokens"},
 }
+#: The same of each kind of symbols, and of each repair, in the fine-tuning of chapter 8.
 SYMBOL_STYLE: dict[str, dict[str, Any]] = {
     "ordinary": {"color": GRAY, "marker": "s", "linestyle": "--", "label": "ordinary tokens"},
     "as_is": {"color": ORANGE, "marker": "^", "linestyle": ":", "label": "reserved, as they are"},
