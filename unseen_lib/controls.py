@@ -2,8 +2,8 @@
 
 Two things can be wrong with a model that fails on names it never saw: the rows of ``W_E`` that stand for
 them, or what the model does with any row. A control that repairs only the rows tells the two apart. Every
-function here returns a new model, or a function for `evaluation.generate` to change logits with; the model it
-is given stays as it is. Shapes: B batch, T tokens, V vocabulary, D width, N rows, M features.
+function here returns a new model, or a function for `.evaluation.generate` to change logits with; the model
+it is given stays as it is. Shapes: B batch, T tokens, V vocabulary, D width, N rows, M features.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from unseen_lib.model import GPT
 from unseen_lib.problems import IGNORE, Task, sample_batch
 from unseen_lib.vocabulary import Vocabulary
 
+#: Where a row is changed, where tokens are read or where they are scored or both.
 SIDES = ("both", "input", "output")
 
 
@@ -259,7 +260,7 @@ class Control:
     rows : Callable, optional
         From the model, its vocabulary and a generator to the model that is tested.
     logits : Callable, optional
-        From the vocabulary and the model's `suppression` to the ``adjust`` of `evaluation.evaluate`.
+        From the vocabulary and the model's `suppression` to the ``adjust`` of `.evaluation.evaluate`.
     """
 
     meaning: str
@@ -321,7 +322,7 @@ def evaluate_controls(
     Parameters
     ----------
     scenario, problems, seed
-        Of the test problems, as in `evaluation.transcribe`; the rows are drawn from the same seed.
+        Of the test problems, as in `.evaluation.transcribe`; the rows are drawn from the same seed.
 
     Returns
     -------

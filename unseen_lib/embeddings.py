@@ -17,7 +17,7 @@ from unseen_lib.errors import ConfigError
 from unseen_lib.model import GPT
 from unseen_lib.vocabulary import Vocabulary
 
-# Which fields each kind of policy has a use for.
+#: Every kind of policy, and the fields that it has a use for.
 KINDS = {
     "trainable": (),
     "frozen": ("rows", "drawn"),

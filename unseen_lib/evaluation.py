@@ -37,14 +37,14 @@ class Evaluation:
     answer_accuracy : float
         Share of problems with the right yes or no.
     answer_chance : float
-        What the better of two fixed answers would reach on this sample: read `answer_accuracy` against it.
+        What the better of two fixed answers would reach on this sample: read ``answer_accuracy`` against it.
     proof_validity : float
         Share whose whole completion is a valid proof, its answer included. Chance is next to nothing.
     true_answer_accuracy, true_proof_validity : float
         The same over the problems whose query follows (NaN if there are none). Always yes has 1 in the first,
         always no has 0.
     errors : dict
-        How many completions first fail in each way of `ERRORS`; together all that are not valid.
+        How many completions first fail in each way of `.transcripts.ERRORS`; together all that are not valid.
     """
 
     problems: int

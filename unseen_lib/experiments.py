@@ -33,7 +33,9 @@ from unseen_lib.records import is_recorded, record_of, recorded_folder, save_rec
 from unseen_lib.training import Measure, TrainConfig, progress_bar, train
 from unseen_lib.vocabulary import Vocabulary
 
+#: From seconds to what the paper did.
 SCALES = ("smoke", "cpu", "gpu", "paper")
+#: What happens to the embeddings in the main grid.
 POLICIES = ("trainable", "frozen", "forgetting", "temporary")
 UNSEEN = 100  # held-out names at every scale but smoke, as in the paper
 TEST_SEED = 2026  # all runs are judged on the same problems
@@ -88,7 +90,7 @@ def preset(
     scale : {"smoke", "cpu", "gpu", "paper"}, optional
         By default what ``UNSEEN_SCALE`` says.
     names : int, optional
-        Symbols that training uses, |P|; by default 512 (32 at ``smoke``, 2400 at ``gpu`` and ``paper``).
+        Symbols that training uses; by default 512 (32 at ``smoke``, 2400 at ``gpu`` and ``paper``).
     policy : str or EmbeddingPolicy
         A name from ``POLICIES``, at the scale's own intervals, or a policy of your own.
     copy : bool
@@ -206,7 +208,7 @@ def measurement(config: TrainConfig, *, problems: int = 256) -> Measure:
     measures of the ``seen`` rows, the ``unseen`` rows and of ``fresh`` rows, drawn as at the start; and under
     ``suppression`` how far the mean logit of the unseen rows lies above that of the seen ones (nats). The
     rows are compared by the features of the model on seen problems, where the loss looks. At the last step
-    there are ``controls`` too: what `evaluate_controls` finds for ``all_unseen``.
+    there are ``controls`` too: what `.controls.evaluate_controls` finds for ``all_unseen``.
 
     Raises
     ------
@@ -374,7 +376,7 @@ def horn(*, policy: str, copy: bool, seed: int, format: str = "compact") -> Trai
 def recorded_grids() -> dict[str, dict[str, TrainConfig]]:
     """The grids that the book shows, by the name of their folder; their runs by the name of their file.
 
-    The file of a run is named ``<arm>-seed<seed>``: `records.load_arms` groups by it.
+    The file of a run is named ``<arm>-seed<seed>``: `.records.load_arms` groups by it.
     """
     cpu = partial(preset, "cpu", names=512)
     return {

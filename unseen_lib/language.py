@@ -23,9 +23,11 @@ from typing import NoReturn
 from unseen_lib.errors import ConfigError, ParseError
 from unseen_lib.logic import Problem, Proof, Rule, Step, Symbol, expand
 
+#: The two ways of writing a problem and its proof.
 FORMATS = ("compact", "full")
 PAD, BOS, EOS = "<pad>", "<bos>", "<eos>"
 YES, NO = "yes", "no"
+#: The words of each format that are no names.
 CONTROL_WORDS: dict[str, tuple[str, ...]] = {
     "compact": (PAD, BOS, EOS, "Rules:", "then", "Facts:", "Query:", "Reasoning:", YES, NO),
     "full": (
@@ -113,8 +115,8 @@ def read_problem(words: str | Sequence[str], format: str) -> Problem:
     Raises
     ------
     ParseError
-        If the words, less any ``<pad>`` at the end, are not a problem of this format; `position` is the first
-        word that does not fit.
+        If the words, less any ``<pad>`` at the end, are not a problem of this format; ``position`` is the
+        first word that does not fit.
     """
     reader = _Reader(words, format)
     rules = []
@@ -137,13 +139,13 @@ def read_problem(words: str | Sequence[str], format: str) -> Problem:
 
 
 def read_proof(words: str | Sequence[str], format: str) -> Proof:
-    """The proof that a completion states, whether valid or not (see `logic.check_proof`).
+    """The proof that a completion states, whether valid or not (see `.logic.check_proof`).
 
     Raises
     ------
     ParseError
-        If the words, less any ``<pad>`` at the end, are not a proof of this format; `position` is the first
-        word that does not fit, and `partial` is the proof as far as it could be read.
+        If the words, less any ``<pad>`` at the end, are not a proof of this format; ``position`` is the first
+        word that does not fit, and ``partial`` is the proof as far as it could be read.
     """
     reader = _Reader(words, format)
     steps: list[Step] = []

@@ -16,7 +16,7 @@ from functools import cached_property
 
 from unseen_lib.errors import ConfigError
 
-Symbol = Hashable
+Symbol = Hashable  #: A name: a word, an id, anything hashable
 
 
 @dataclass(frozen=True)

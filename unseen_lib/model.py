@@ -229,6 +229,7 @@ class Attention(nn.Module):
         self.value_identity = nn.Parameter(torch.zeros(config.heads)) if config.identity else None  # b
 
     def forward(self, x: Tensor, rotation: Tensor, mask: Tensor | None, cache: KVCache | None) -> Tensor:
+        """What attention adds, (B, T, D), from the normalized stream ``x`` (B, T, D)."""
         q = rotate(rearrange(self.query(x), "b t (h k) -> b h t k", h=self.heads), rotation)
         k = rotate(rearrange(self.key(x), "b t (h k) -> b h t k", h=self.heads), rotation)
         v = rearrange(self.value(x), "b t (h k) -> b h t k", h=self.heads)
@@ -263,6 +264,7 @@ class Block(nn.Module):
         self.contract = linear(config.mlp_width, config.width)
 
     def forward(self, y: Tensor, rotation: Tensor, mask: Tensor | None, cache: KVCache | None) -> Tensor:
+        """The stream after the block, from the stream before it, (B, T, D) both."""
         y = y + self.attention(self.attention_norm(y), rotation, mask, cache)  # (B, T, D)
         hidden = F.gelu(self.expand(self.mlp_norm(y)))  # (B, T, mlp_width); exact, the faster form on a CPU
         added: Tensor = self.contract(hidden)
@@ -362,7 +364,7 @@ class GPT(nn.Module):
 
     @property
     def unembedding(self) -> Tensor:
-        """The matrix that scores tokens, (V, D): ``W_E`` itself when tied."""
+        """The matrix (V, D) that scores tokens, ``W_E`` itself when tied."""
         return self.embedding if self.untied is None else self.untied
 
     @property

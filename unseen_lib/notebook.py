@@ -112,7 +112,13 @@ def set_up(
 
 
 def check_loaded(name: str, expected: str | None = None) -> None:
-    """Whether the package in memory is the one that is installed, and ``expected`` if that is given."""
+    """Whether the package in memory is the one that is installed, and ``expected`` if that is given.
+
+    Raises
+    ------
+    EnvironmentMisfit
+        If it is not: the runtime has to be started again.
+    """
     loaded = str(importlib.import_module(name).__version__)
     installed = metadata.version(name)
     # torch adds the build to its own version, as in 2.9.0+cu126, and not always to that of its package.
@@ -146,7 +152,13 @@ def misfits(extras: Iterable[str] = ()) -> tuple[list[str], list[str]]:
 
 
 def install_missing(extras: Iterable[str] = (), pip: Callable[[list[str]], str] | None = None) -> None:
-    """Install the requirements that are missing, with every package that is there held at its version."""
+    """Install the requirements that are missing, with every package that is there held at its version.
+
+    Raises
+    ------
+    EnvironmentMisfit
+        If a requirement is there in a version that does not fit.
+    """
     missing, other = misfits(extras)
     if other:
         raise EnvironmentMisfit(
@@ -202,7 +214,13 @@ def check_recorded(package: Path) -> int:
 
 
 def choose_scale(scale: str) -> None:
-    """Set ``UNSEEN_SCALE``, unless ``scale`` is "" (as it is). Only `gpu` and `paper` need a GPU."""
+    """Set ``UNSEEN_SCALE``, unless ``scale`` is "" (as it is). Only ``gpu`` and ``paper`` need a GPU.
+
+    Raises
+    ------
+    EnvironmentMisfit
+        If the scale needs a GPU and there is none.
+    """
     if scale:
         os.environ[SCALE] = scale
     from unseen_lib.experiments import current_scale
@@ -215,7 +233,13 @@ def choose_scale(scale: str) -> None:
 
 
 def choose_folder(keep_in: str, chapter: str) -> None:
-    """Let long cells keep their progress in a folder of this chapter, as :func:`training.train` does."""
+    """Let long cells keep their progress in a folder of this chapter, as :func:`.training.train` does.
+
+    Raises
+    ------
+    EnvironmentMisfit
+        If nothing can be written there.
+    """
     from unseen_lib.checkpoint import check_writable
     from unseen_lib.errors import CheckpointError
 
@@ -230,7 +254,13 @@ def choose_folder(keep_in: str, chapter: str) -> None:
 
 
 def mount_drive(folder: Path) -> None:
-    """Mount Google Drive, which asks the user first."""
+    """Mount Google Drive, which asks the user first.
+
+    Raises
+    ------
+    EnvironmentMisfit
+        Away from Colab.
+    """
     try:
         drive = importlib.import_module("google.colab.drive")
     except ImportError:

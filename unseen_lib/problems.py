@@ -29,10 +29,13 @@ from unseen_lib.language import CONTROL_WORDS, FORMATS, read_problem
 from unseen_lib.logic import Problem
 from unseen_lib.vocabulary import Vocabulary
 
+#: Recipes for the rules of a problem.
 FAMILIES = ("chain", "rule_priority")
+#: Where the names of a problem come from.
 SCENARIOS = ("seen", "query_unseen", "all_unseen")
+#: Sequences of batches with nothing in common.
 STREAMS = ("train", "test")
-IGNORE = -100  # what torch's cross entropy leaves out of the loss
+IGNORE = -100  #: What torch's cross entropy leaves out of the loss
 MAX_PREDICATES = 40  # a set of slots, a slot and the place of a rule share one 64-bit integer
 MAX_RULES = 255
 ABSENT = np.int8(-1)  # an empty place in a table of slots, rules or codes

@@ -28,12 +28,17 @@ if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
 
-class _Formatted(Protocol):
+class Formatted(Protocol):
+    """What can be kept as a file."""
+
     @property
-    def format(self) -> str: ...
+    def format(self) -> str:
+        """Name and version of the way it is written."""
+        ...
 
 
-Kind = TypeVar("Kind", bound=_Formatted)
+#: A kind of record.
+Kind = TypeVar("Kind", bound=Formatted)
 
 FORMAT = "unseen-run-1"
 DIGITS = 5  # significant digits of a measured number in a file
@@ -69,6 +74,7 @@ class Record:
 
     @property
     def final(self) -> dict[str, Any]:
+        """The measurement at the end of training."""
         return self.curve[-1]
 
     @property
@@ -78,9 +84,11 @@ class Record:
 
     @property
     def seed(self) -> int:
+        """What decided all that is random in the run."""
         return int(self.config["seed"])
 
     def train_config(self) -> TrainConfig:
+        """The settings, to train with them again."""
         return from_json(self.config)
 
     def series(self, *path: str) -> tuple[list[int], list[float]]:

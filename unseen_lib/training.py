@@ -36,6 +36,7 @@ from unseen_lib.vocabulary import Vocabulary
 
 CHECKPOINT = "checkpoint.safetensors"
 
+#: From the model and the step to what the curve keeps of it, by name.
 Measure = Callable[[GPT, int], dict[str, Any]]
 
 
@@ -123,6 +124,7 @@ class Run:
 
     @property
     def tokens_per_second(self) -> float:
+        """Speed of the training steps, padding included."""
         return self.tokens / self.seconds if self.seconds else 0.0
 
 
@@ -144,6 +146,11 @@ def choose_device(device: str | None = None) -> tuple[torch.device, torch.dtype,
 
     The models of the course are small, so float32 costs little: bfloat16 is emulated on a T4, and float16
     would need its loss scaled.
+
+    Raises
+    ------
+    ConfigError
+        If torch does not know the device, or it is not there.
     """
     if device is None:
         if torch.cuda.is_available():
@@ -194,7 +201,13 @@ def cpu_threads(count: int) -> Iterator[None]:
 
 @contextmanager
 def memory_named(config: TrainConfig, place: torch.device) -> Iterator[None]:
-    """Turn an error of the allocator into one that names the two settings to turn down."""
+    """Turn an error of the allocator into one that names the two settings to turn down.
+
+    Raises
+    ------
+    OutOfMemory
+        In its place.
+    """
     try:
         yield
         return

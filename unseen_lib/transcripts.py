@@ -18,6 +18,7 @@ from unseen_lib.language import CONTROL_WORDS, EOS, NO, YES, read_problem, read_
 from unseen_lib.logic import Problem, Rule, Symbol, Verdict, check_proof, entails
 from unseen_lib.vocabulary import Vocabulary
 
+#: Every name of a mistake, and what it means.
 ERRORS: dict[str, str] = {
     "fact_dropped": "a known fact is left out, and the text goes on as if it had been written",
     "symbol_replaced": "a name of training stands where an unseen name was due",
@@ -62,7 +63,7 @@ class Transcript:
     prompt, completion : tuple of str
         The words given and the words written, the latter up to ``<eos>`` if it came.
     verdict : Verdict
-        What `logic.check_proof` says of the proof, as far as it can be read.
+        What `.logic.check_proof` says of the proof, as far as it can be read.
     mistake : Mistake or None
         None exactly when the completion is a valid proof.
     vocabulary : Vocabulary

@@ -28,7 +28,7 @@ class Vocabulary:
     Parameters
     ----------
     format : {"compact", "full"}
-        Which control words there are (`language.CONTROL_WORDS`).
+        Which control words there are (`.language.CONTROL_WORDS`).
     seen, unseen : int
         How many symbols training may use, and how many it never sees.
 
@@ -61,38 +61,47 @@ class Vocabulary:
 
     @property
     def size(self) -> int:
+        """How many words there are, V."""
         return len(CONTROL_WORDS[self.format]) + self.seen + self.unseen
 
     @property
     def control_ids(self) -> range:
+        """Ids of the control words."""
         return range(len(CONTROL_WORDS[self.format]))
 
     @property
     def seen_ids(self) -> range:
+        """Ids of the names that training uses."""
         return range(self.control_ids.stop, self.control_ids.stop + self.seen)
 
     @property
     def unseen_ids(self) -> range:
+        """Ids of the names that it never uses."""
         return range(self.seen_ids.stop, self.size)
 
     @property
     def pad(self) -> int:
+        """Id of ``<pad>``, which fills a batch up."""
         return self._ids[PAD]
 
     @property
     def bos(self) -> int:
+        """Id of ``<bos>``, the first word of a text."""
         return self._ids[BOS]
 
     @property
     def eos(self) -> int:
+        """Id of ``<eos>``, its last."""
         return self._ids[EOS]
 
     @property
     def yes(self) -> int:
+        """Id of the answer ``yes``."""
         return self._ids[YES]
 
     @property
     def no(self) -> int:
+        """Id of the answer ``no``."""
         return self._ids[NO]
 
     def encode(self, words: str | Sequence[str]) -> list[int]:

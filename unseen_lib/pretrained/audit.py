@@ -53,9 +53,9 @@ from unseen_lib.pretrained.tokens import (
 #   MiniLM, SmolLM2, ten digits            0.41; 0.74        0.75; 0.53               none
 # In MiniLM, runs of 99 ids are above 0.2 only among characters of other scripts, which lie with the unused
 # ones. The <unused> rows of Gemma 3 have plain cosines of 0.78 (1B) and 0.23 to 0.43 (the larger models).
-COLLAPSED_COSINE = 0.5  # half of what is left of a row beside the drift is the same in all of them
-COLLAPSED_DISTANCE = 0.75  # rows of ordinary length at that cosine are 0.71 of the ordinary distance apart
-PARTLY_COSINE = 0.2
+COLLAPSED_COSINE = 0.5  #: Half of what is left of a row beside the drift is the same in all of them
+COLLAPSED_DISTANCE = 0.75  #: Rows of ordinary length at that cosine are 0.71 of the ordinary distance apart
+PARTLY_COSINE = 0.2  #: From here on, and what chance adds, rows are partly collapsed
 IDENTICAL = 0.01  # of the ordinary distance: several times the rounding of bfloat16 and of 8-bit tables
 NEAR = 1.25  # times the median distance of unused rows from their own mean
 SHOWN = 20  # suspects and groups of twins in a report; the counts are of all
@@ -96,7 +96,7 @@ class GroupAudit:
 
     @property
     def judged(self) -> bool:
-        """Whether the verdict counts: ordinary and special tokens are there to compare with."""
+        """Whether the verdict counts; ordinary and special tokens are there to compare with."""
         return self.kind in ("unused", "padding", "given")
 
 

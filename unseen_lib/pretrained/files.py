@@ -54,7 +54,13 @@ class Folder:
     meter: Meter = field(default_factory=Meter)
 
     def read(self, file: str, start: int, stop: int) -> bytes:
-        """Bytes ``start`` to ``stop`` of a file of weights; fewer than that is an error."""
+        """Bytes ``start`` to ``stop`` of a file of weights.
+
+        Raises
+        ------
+        PretrainedError
+            If fewer come.
+        """
         data = self.fetch(file, start, stop)
         if len(data) != stop - start:
             raise PretrainedError(

@@ -48,8 +48,10 @@ from unseen_lib.problems import IGNORE, Batch, Task, sample_batch
 from unseen_lib.training import NonFiniteLoss, choose_device, peak_memory_mb, progress_bar
 from unseen_lib.vocabulary import Vocabulary
 
+#: Which weights are trained.
 TRAIN = ("all", "embeddings", "lora")
 CHECKPOINT = "finetune.safetensors"
+#: The task of the paper's fine-tuning.
 PAPER_TASK = Task(family="rule_priority", format="full")
 LOGITS = 2**26  # at most so many at once: 256 positions of Gemma's 262,144 tokens, 268 MB
 
@@ -208,6 +210,7 @@ class Problems:
 
     @property
     def counted(self) -> int:
+        """Tokens that the loss looks at."""
         return int((self.targets != IGNORE).sum())
 
     def parts(self, size: int, device: torch.device) -> Iterator[Problems]:
@@ -220,14 +223,20 @@ class Problems:
 def draw_problems(
     task: Task, symbols: Symbols, *, batch_size: int, seed: int, index: int, stream: str = "train"
 ) -> Problems:
-    """Batch ``index`` of a seed, as `problems.sample_batch` draws it, in the tokens of a model."""
+    """Batch ``index`` of a seed, as `.problems.sample_batch` draws it, in the tokens of a model."""
     vocabulary = Vocabulary(task.format, len(symbols.names), 0)
     batch = sample_batch(task, vocabulary, batch_size=batch_size, seed=seed, index=index, stream=stream)
     return spell(batch, vocabulary, symbols)
 
 
 def spell(batch: Batch, vocabulary: Vocabulary, symbols: Symbols) -> Problems:
-    """Each word of a batch by its tokens."""
+    """Each word of a batch by its tokens.
+
+    Raises
+    ------
+    ConfigError
+        If a control word of the format has no tokens.
+    """
     if missing := [word for word in CONTROL_WORDS[vocabulary.format] if word not in symbols.words]:
         raise ConfigError(f"words lacks {missing[0]!r}, a control word of the {vocabulary.format} format")
     spelled = [symbols.words[word] for word in CONTROL_WORDS[vocabulary.format]]
@@ -355,6 +364,7 @@ class LowRank(nn.Module):
         self.up = nn.Parameter(linear.weight.new_zeros(linear.out_features, rank))
 
     def forward(self, x: Tensor) -> Tensor:  # (..., in) -> (..., out)
+        """The sum of both maps."""
         y: Tensor = self.linear(x) + 2 * F.linear(F.linear(x, self.down), self.up)
         return y
 
@@ -370,6 +380,11 @@ def trained_parts(model: Any, config: FinetuneConfig) -> Iterator[dict[str, nn.P
     """The parameters to train, by name; all others are frozen until the end.
 
     At the end low-rank additions are merged into their maps, and the model is as any other.
+
+    Raises
+    ------
+    PretrainedError
+        If low-rank additions find no linear map.
     """
     before = {name: parameter.requires_grad for name, parameter in model.named_parameters()}
     training = model.training
@@ -424,10 +439,12 @@ class Plan:
 
     @property
     def fitting(self) -> int:
+        """Problems that fit into the memory at once."""
         return max(0, int((self.memory - self.fixed) // self.problem))
 
     @property
     def needed(self) -> float:
+        """What the run takes at once."""
         return self.fixed + self.micro_batch * self.problem
 
     def __str__(self) -> str:

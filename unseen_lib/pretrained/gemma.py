@@ -26,6 +26,7 @@ from unseen_lib.pretrained.tokens import UNUSED, tokenizer_tokens, unused_groups
 from unseen_lib.problems import Task, sample_batch
 from unseen_lib.vocabulary import Vocabulary
 
+#: What the symbols of a fine-tuning are.
 KINDS = ("unused", "adjectives", "letters")
 COUNT = 80  # symbols of the paper's fine-tuning
 
@@ -108,7 +109,7 @@ def symbol_kinds(tokenizer: Any, kind: str, count: int = COUNT) -> dict[str, int
 
 
 def spelled(tokenizer: Any, task: Task, names: Mapping[str, int]) -> Symbols:
-    """What `finetune.finetune` needs: these names, and control words as this tokenizer cuts them.
+    """What `.finetune.finetune` needs: these names, and control words as this tokenizer cuts them.
 
     Parameters
     ----------
@@ -188,15 +189,20 @@ def run_arm(
     kind : {"unused", "adjectives", "letters"}
     config : FinetuneConfig
     repair : bool
-        Draw the rows of the unused tokens anew first (`repair.reinitialize`, seeded as the run). This arm is
+        Draw the rows of the unused tokens anew first (`.repair.reinitialize`, seeded as the run). This arm is
         not in the paper.
     options
-        Of `finetune.finetune`.
+        Of `.finetune.finetune`.
 
     Returns
     -------
     dict
         JSON data: the settings, the symbols, the curve, where it ran, and with which versions.
+
+    Raises
+    ------
+    ConfigError
+        If rows are to be drawn anew that are in use; also what :func:`load` and `.finetune.finetune` raise.
     """
     if repair and kind != "unused":
         raise ConfigError(

@@ -22,6 +22,7 @@ from unseen_lib.errors import PretrainedError
 from unseen_lib.pretrained.tables import tables_of_model
 from unseen_lib.pretrained.tokens import NOTHING_KNOWN, given_group, ordinary_group, tokenizer_tokens
 
+#: Ways of drawing rows anew.
 HOW = ("norm", "covariance", "normal")
 REFERENCE = 4096  # ordinary rows that give the mean, the norms and the covariance
 
@@ -47,7 +48,7 @@ def reinitialize(
         - ``covariance``: from the normal distribution with the mean and the covariance of ordinary rows. The
           new rows fill the directions that ordinary ones fill, which are those the model has learned to read.
           The default, since fine-tuning a small Gemma took the fewest steps with it at each strength of
-          collapse (recorded runs of `small`, chapter 8).
+          collapse (recorded runs of `.small`, chapter 8).
         - ``norm``: the mean ordinary row, plus a random direction of the length that ordinary rows have.
           The new rows look ordinary to whatever normalizes them, and share nothing but what all rows share.
         - ``normal``: from N(0, 1/D), as at the start of the course's own models; far from what a model with

@@ -110,6 +110,7 @@ class Layout:
 
     @property
     def last_reserved(self) -> range:
+        """Ids of the reserved tokens at the end."""
         return range(self.ordinary.stop, self.ordinary.stop + self.last)
 
     @property
@@ -119,6 +120,7 @@ class Layout:
 
     @property
     def size(self) -> int:
+        """All ids."""
         return self.last_reserved.stop
 
     @cached_property
@@ -256,6 +258,7 @@ class ExperimentConfig:
 # strong model. With the problems of pre-training there is nothing left for ordinary names to learn, and
 # with 8 predicates they take 20 steps, too few to compare with. Repaired arms were seen on the way; nothing
 # was chosen by which repair is best.
+#: How strongly the reserved rows collapse, and the settings that make them.
 STRENGTHS: dict[str, dict[str, float]] = {
     "weak": {"embedding_rate": 5e-4, "final_gain": 4.0},
     "medium": {"embedding_rate": 1e-3, "final_gain": 3.0},
@@ -490,10 +493,12 @@ class SmallRecord:
 
     @property
     def strength(self) -> str:
+        """How strongly its reserved rows collapse, one of `STRENGTHS`."""
         return str(self.config["strength"])
 
     @property
     def seed(self) -> int:
+        """Of pre-training and all that follows."""
         return int(self.config["pretrain"]["seed"])
 
     @property
@@ -666,7 +671,7 @@ def load_small_gemma(folder: Path | None = None) -> dict[str, list[SmallRecord]]
 
 
 def steps_interval(records: Iterable[SmallRecord], arm: str) -> Interval:
-    """:func:`records.interval` of the steps that an arm takes to ``LEVEL``.
+    """:func:`.records.interval` of the steps that an arm takes to ``LEVEL``.
 
     A censored run counts as the limit of its fine-tuning. So where there are any (`censored_runs`), this is
     the mean of the steps up to the limit, and the mean of all steps is larger.
