@@ -1,8 +1,8 @@
 """A Sphinx extension: the buttons of a page lead to the notebook generated beside it, or are not there.
 
 The theme fails on a launch button without a repository and on a repository whose host it does not know, warns
-about a button that Colab cannot open, and offers for download the page as the build ran it, with directives that
-no notebook understands.
+about a button that Colab cannot open, and offers for download the page as the build ran it, with directives
+that no notebook understands.
 """
 
 import shutil
@@ -12,7 +12,6 @@ from urllib.parse import urlsplit
 
 from sphinx.application import Sphinx
 from sphinx.config import Config
-
 
 KNOWN_TO_THE_THEME = ("bitbucket", "github", "gitlab")
 
