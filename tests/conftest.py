@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 import torch
+from playwright.sync_api import Browser
 
+from tests.browsing import browsing, serving
 from tests.published import Hub, hub, publish
 from unseen_lib.exercises import Result
 
@@ -57,6 +59,20 @@ def chromium() -> str:
     needed(found, "chromium is not installed (Debian and Ubuntu: `apt-get install chromium`)")
     assert found is not None
     return found
+
+
+@pytest.fixture(scope="module")
+def address(site: Path) -> Iterator[str]:
+    """Where the built pages are served while a module's tests run."""
+    with serving(site) as address:
+        yield address
+
+
+@pytest.fixture(scope="module")  # not "session": Playwright's event loop would be in the way of other tests
+def browser(chromium: str) -> Iterator[Browser]:
+    """A browser that reaches no other machine; a test opens contexts or pages of its own in it."""
+    with browsing(chromium) as browser:
+        yield browser
 
 
 @pytest.fixture(scope="session")

@@ -56,6 +56,9 @@ class Book:
             toc["chapters"] = [{"file": f"chapters/{name}.md"} for name in chapters]
         files = {"_config.yml": yaml.safe_dump(config), "_toc.yml": yaml.safe_dump(toc)}
         files |= {"constraints.txt": "torch==1", "references.bib": "", "assets/course.css": ""}
+        files |= {
+            f"assets/{name}.svg": "<svg xmlns='http://www.w3.org/2000/svg'/>" for name in ("logo", "favicon")
+        }
         files |= {"intro.md": "# A book\n\n```{nb-exec-table}\n```\n"}
         files |= {f"unseen_lib/{name}": text for name, text in LIBRARY.items()}
         for name, text in files.items():

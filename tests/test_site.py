@@ -1,107 +1,85 @@
-"""The built pages, as a browser without a network sees them."""
+"""The built pages, as a browser without a network loads them: what is there, its weight, where it leads."""
 
 import re
-import threading
-from collections.abc import Iterator
-from functools import partial
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from urllib.parse import unquote, urldefrag, urljoin, urlsplit
 
 import pytest
-from playwright.sync_api import Browser, Page, Route, sync_playwright
+from playwright.sync_api import Browser, Page
+from sphinx_external_toc.parsing import parse_toc_yaml
 
-CHROMIUM_FLAGS = [
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-]
-# In each page: links and sources as the browser resolves them, images, ids, and what MathJax made.
+from tests.browsing import open_page, pages_of, show_images, watch
+from tests.conftest import ROOT
+
+MOST_BYTES = 1_500_000  # a page as it loads, without what starts only when the reader says so
+# In each page: links and sources as the browser resolves them, images, ids, and what KaTeX made.
 SURVEY = """() => ({
+  heading: document.querySelector("main h1")?.innerText.replace(/#$/, "").trim() || "",
   links: [...document.querySelectorAll("a[href], link[href]")].map(e => e.href),
   ids: [...document.querySelectorAll("[id], a[name]")].map(e => e.id || e.name),
   images: [...document.querySelectorAll("main img")].map(e => ({
     src: e.getAttribute("src"), alt: e.getAttribute("alt") || "", shown: e.naturalWidth > 0,
+    waits: e.dataset.loading === "lazy", sized: e.hasAttribute("width") && e.hasAttribute("height"),
     caption: (e.closest("figure")?.querySelector("figcaption")?.innerText || "").replace(/#$/, "").trim()})),
   formulas: document.querySelectorAll("main span.math, main div.math").length,
-  rendered: document.querySelectorAll("main .math mjx-container").length,
-  wrong: [...document.querySelectorAll("mjx-merror")].map(e => e.innerText),
+  rendered: document.querySelectorAll("main .math .katex").length,
+  wrong: [...document.querySelectorAll(".katex-error")].map(e => e.title),
+  outputs: [...document.querySelectorAll(".cell_output > *")].map(e => ({
+    html: e.outerHTML.slice(0, 200),
+    empty: !e.textContent.trim() && !e.querySelector("img, svg, canvas, table, video, input, button")})),
 })"""
+# Every image that waits for the reader, at once.
+TOO_WIDE = "() => document.documentElement.scrollWidth - document.documentElement.clientWidth"
 FILE_NAME = re.compile(r"\S+\.(png|svg|jpe?g|gif|webp)|[\w./-]*[0-9a-f]{16,}[\w./-]*")
-
-
-class QuietHandler(SimpleHTTPRequestHandler):
-    def log_message(self, format: str, *args: object) -> None:
-        pass
-
-
-@pytest.fixture(scope="module")
-def address(site: Path) -> Iterator[str]:
-    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(QuietHandler, directory=str(site)))
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield f"http://127.0.0.1:{server.server_port}/"
-    server.shutdown()
-    server.server_close()
-
-
-@pytest.fixture(scope="module")
-def browser(chromium: str) -> Iterator[Browser]:
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=chromium, args=CHROMIUM_FLAGS)
-        yield browser
-        browser.close()
 
 
 @pytest.fixture(scope="module")
 def survey(site: Path, address: str, browser: Browser) -> dict[str, dict]:
-    """What each page holds and what went wrong while it loaded, by its path; other hosts are out of reach."""
-    found: dict[str, dict] = {}
-    for file in sorted(site.rglob("*.html")):
-        path = file.relative_to(site).as_posix()
-        if (
-            not path.startswith("_static/") and path != "index.html"
-        ):  # index.html only leads to the first page
-            page = browser.new_page()
-            found[path] = look_at(page, address, path)
-            page.close()
+    """What each page holds, what it weighs and what went wrong while it loaded, by its path."""
+    found = {}
+    for path in pages_of(site):
+        page = browser.new_page(viewport={"width": 1300, "height": 1000})  # with a cache of its own
+        found[path] = look_at(page, address, path)
+        page.close()
     return found
 
 
 def look_at(page: Page, address: str, path: str) -> dict:
-    errors: list[str] = []
-    foreign: list[str] = []
-
-    def only_here(route: Route) -> None:
-        if route.request.url.startswith((address, "data:", "blob:")):
-            route.continue_()
-        else:
-            foreign.append(route.request.url)
-            route.abort()
-
-    page.route("**/*", only_here)
-    page.on("pageerror", lambda error: errors.append(str(error)))
-    page.on("response", lambda response: response.ok or errors.append(f"{response.status} {response.url}"))
-    page.goto(address + path, wait_until="load")
-    if page.query_selector("main .math"):
-        page.wait_for_function("window.MathJax?.startup?.promise !== undefined")
-        if complaint := page.evaluate("() => MathJax.startup.promise.then(() => '', error => String(error))"):
-            errors.append(complaint)
-        page.evaluate("() => document.fonts.ready.then(() => true)")
-    return {**page.evaluate(SURVEY), "errors": errors, "foreign": foreign}
+    complaints = watch(page, address)
+    session = page.context.new_cdp_session(page)
+    session.send("Network.enable")
+    sizes: list[float] = []
+    session.on("Network.loadingFinished", lambda event: sizes.append(event["encodedDataLength"]))
+    open_page(page, address + path)
+    page.evaluate("() => new Promise(done => setTimeout(done, 100))")  # for what begins when all is loaded
+    weight = sum(sizes)
+    show_images(page)
+    seen = page.evaluate(SURVEY) | {"weight": weight, "too_wide": {1300: page.evaluate(TOO_WIDE)}}
+    page.set_viewport_size({"width": 360, "height": 1000})
+    seen["too_wide"][360] = page.evaluate(TOO_WIDE)
+    return {**seen, "errors": complaints.errors, "foreign": complaints.foreign}
 
 
-def test_pages_load_without_errors_and_without_other_hosts(survey: dict[str, dict]) -> None:
-    assert {path: seen["errors"] for path, seen in survey.items() if seen["errors"]} == {}
-    assert {path: seen["foreign"] for path, seen in survey.items() if seen["foreign"]} == {}
+def of_each(survey: dict[str, dict], what: str) -> dict:
+    """The pages where `what` is not empty, and what it is there."""
+    return {path: seen[what] for path, seen in survey.items() if seen[what]}
 
 
-def test_every_formula_is_rendered(survey: dict[str, dict]) -> None:
+def test_pages_load_without_a_word_on_the_console_and_without_other_hosts(survey: dict[str, dict]) -> None:
+    assert of_each(survey, "errors") == {}
+    assert of_each(survey, "foreign") == {}
+
+
+def test_every_page_of_the_book_is_there_and_has_a_heading(survey: dict[str, dict]) -> None:
+    for page in parse_toc_yaml(ROOT / "_toc.yml"):
+        path = f"{page.removesuffix('.md')}.html"
+        assert path in survey, path
+        assert survey[path]["heading"], path
+
+
+def test_every_formula_is_set(survey: dict[str, dict]) -> None:
     assert sum(seen["formulas"] for seen in survey.values()) > 0
-    assert {path: seen["wrong"] for path, seen in survey.items() if seen["wrong"]} == {}
+    assert of_each(survey, "wrong") == {}
     for path, seen in survey.items():
         assert seen["rendered"] >= seen["formulas"], path
 
@@ -132,3 +110,28 @@ def test_every_image_is_shown_and_described(survey: dict[str, dict]) -> None:
         or (image["caption"] and image["alt"] in image["caption"])
     ]
     assert poor == []
+
+
+def test_figures_further_down_wait_and_have_their_place(survey: dict[str, dict]) -> None:
+    assert any(len(seen["images"]) > 1 for seen in survey.values())
+    for path, seen in survey.items():
+        for number, image in enumerate(seen["images"]):
+            assert image["sized"], (path, image)
+            assert image["waits"] == (number > 0), (path, image)
+
+
+def test_no_output_of_a_cell_is_empty(survey: dict[str, dict]) -> None:
+    assert sum(len(seen["outputs"]) for seen in survey.values()) > 0
+    assert [(path, one) for path, seen in survey.items() for one in seen["outputs"] if one["empty"]] == []
+
+
+def test_no_page_is_heavy(survey: dict[str, dict]) -> None:
+    weights = {path: seen["weight"] for path, seen in survey.items()}
+    assert min(weights.values()) > 100_000  # the measurement saw the page
+    assert {path: weight for path, weight in weights.items() if weight > MOST_BYTES} == {}
+
+
+def test_no_page_is_wider_than_the_window(survey: dict[str, dict]) -> None:
+    """Wide code, tables, formulas and outputs scroll inside their own boxes."""
+    wide = {path: seen["too_wide"] for path, seen in survey.items() if max(seen["too_wide"].values()) > 0}
+    assert wide == {}
