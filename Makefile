@@ -6,7 +6,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help book notebooks colab retarget site try-colab try-image test check test-slow test-long venv lab bench assignments secret grade pins clean distclean
+.PHONY: help book notebooks colab retarget site pdf try-colab try-image test check test-slow test-long venv lab bench assignments secret grade pins clean distclean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 18
@@ -33,6 +33,9 @@ try-image: ## run them in a container image, at the scale smoke: make try-image 
 site: book colab ## the book as it is published, notebooks included
 	rm -rf _build/html/notebooks
 	cp -r _build/colab _build/html/notebooks
+
+pdf: book .venv/ready-pdf ## print the book as one PDF, with Chromium: make pdf [PAPER=letter]
+	@$(BIN)/python -m tools.build_pdf $(PAPER)
 
 test: check book ## lint, types, and the quick tests, with the book they look at
 	$(BIN)/pytest -m "not slow and not long"
@@ -70,7 +73,7 @@ grade: .venv/ready-teach ## grade a folder of notebooks: make grade COURSE=fall2
 pins: ## resolve everything afresh and write constraints.txt
 	rm -rf .venv
 	@$(MAKE) --no-print-directory .venv/made
-	$(BIN)/pip install -q -e '.[book,test,lab,bench]'
+	$(BIN)/pip install -q -e '.[book,pdf,test,lab,bench]'
 	$(BIN)/python tools/pin.py
 
 clean: ## remove what was built
@@ -89,6 +92,7 @@ distclean: clean ## remove the environment too
 
 .venv/ready-book: extras := book,pretrained
 .venv/ready-test: extras := book,test
+.venv/ready-pdf: extras := book,pdf
 .venv/ready-lab: extras := book,pretrained,lab
 .venv/ready-bench: extras := bench,pretrained
 .venv/ready-teach: extras := teach

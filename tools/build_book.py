@@ -13,6 +13,7 @@ import json
 import os
 import platform
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator
@@ -97,13 +98,18 @@ def chapter_key(notebook: Any, book: Path) -> str:
     if book / LIBRARY / "records.py" in files:  # what reads the recorded runs
         files.update(file for file in (book / LIBRARY / "recorded").rglob("*.json*") if file.is_file())
 
+    return environment_key(files, book)
+
+
+def environment_key(files: Iterable[Path], book: Path) -> str:
+    """Hash of files, of the pinned versions, of the scale, and of the Python, torch and numpy in use."""
     digest = hashlib.sha256()
     digest.update(f"{platform.python_version()} {os.environ.get('UNSEEN_SCALE', 'cpu')}".encode())
     for package in ("torch", "numpy"):  # which need not be those of constraints.txt
         with suppress(PackageNotFoundError):
             digest.update(version(package).encode())
     for file in (book / "constraints.txt", *sorted(files)):
-        digest.update(f"\0{file.relative_to(book)}\0".encode() + file.read_bytes())
+        digest.update(f"\0{os.path.relpath(file, book)}\0".encode() + file.read_bytes())
     return digest.hexdigest()
 
 
@@ -118,15 +124,20 @@ def drop_other_runs(cache: Any, kept: Iterable[str]) -> None:
             cache.remove_cache(record.pk)
 
 
+def environment_with_tools() -> dict[str, str]:
+    """The environment of a program that finds `tools`, such as our Sphinx extensions."""
+    # Behind whatever is there: a page imports the library of its own book.
+    paths = [os.environ.get("PYTHONPATH", ""), str(Path(__file__).parents[1])]
+    return os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, paths))}
+
+
 def run_jupyter_book(book: Path) -> tuple[int, str]:
     """Run Jupyter Book, echo what it prints, and return its exit status and its output."""
     program = str(Path(sys.executable).with_name("jupyter-book"))
     command = [program, "build", str(book), "--all", "-W", "-n", "--keep-going"]
-    environment = os.environ | {"PYTHONUNBUFFERED": "1", "PYDEVD_DISABLE_FILE_VALIDATION": "1"}
-    # Behind whatever is there: a page imports the library of its own book.
-    paths = [os.environ.get("PYTHONPATH", ""), str(Path(__file__).parents[1])]
-    environment["PYTHONPATH"] = os.pathsep.join(filter(None, paths))  # for our Sphinx extensions
+    environment = environment_with_tools() | {"PYTHONUNBUFFERED": "1", "PYDEVD_DISABLE_FILE_VALIDATION": "1"}
     environment["UNSEEN_PROGRESS"] = "off"  # a bar that moves in a notebook is a hundred lines on a page
+    environment["UNSEEN_EXPLORE"] = "frames"  # a page has no kernel that could answer a slider
     output = ""
     with subprocess.Popen(
         command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, encoding="utf-8"
@@ -139,6 +150,19 @@ def run_jupyter_book(book: Path) -> tuple[int, str]:
             if not after_failure and NOISE not in line:
                 print(line, end="", flush=True)
     return process.returncode, output
+
+
+def add_playground(book: Path) -> bool:
+    """Put the models of the playground into the pages, if the book has one. Whether that went well."""
+    if not any(Path(page).stem == "playground" for page in parse_toc_yaml(book / "_toc.yml")):
+        return True
+    command = [sys.executable, "-m", "tools.build_playground", str(book)]
+    if subprocess.run(command, env=environment_with_tools()).returncode != 0:
+        return False
+    target = book / "_build" / "html" / "_static" / "playground" / "models"
+    shutil.rmtree(target, ignore_errors=True)
+    shutil.copytree(book / "_build" / "playground", target)
+    return True
 
 
 def why_it_failed(output: str) -> str:
@@ -193,6 +217,9 @@ def build(book: Path) -> int:
     write_state(state_file, state)
     if status != 0:
         print(why_it_failed(output), file=sys.stderr, flush=True)
+        return 1
+    if not add_playground(book):
+        print("the models of the playground were not made: see above", file=sys.stderr, flush=True)
         return 1
     page = book / "_build" / "html" / "index.html"
     print(f"\nThe book is ready: {page}\n  open it as   {page.resolve().as_uri()}")

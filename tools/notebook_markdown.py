@@ -39,7 +39,7 @@ ADMONITIONS = {
 # What only arranges its contents.
 BARE = ("grid", "tab-set", "card-carousel", "card-group", "container", "div", "centered")
 TITLED = ("grid-item-card", "card", "grid-item", "tab-item")
-DROPPED = ("exercise-end", "solution-end", "bibliography", "tableofcontents", "contents", "toctree")
+DROPPED = ("exercise-end", "solution-end", "bibliography", "tableofcontents", "contents", "toctree", "index")
 RAW_MATH = re.compile(r"\\begin\{")
 
 
@@ -520,4 +520,5 @@ ROLES: dict[str, Callable[[str, Page], str]] = {
     "sub": lambda content, page: f"<sub>{html.escape(content)}</sub>",
     "sup": lambda content, page: f"<sup>{html.escape(content)}</sup>",
     "abbr": lambda content, page: content,
+    "index": lambda content, page: split_target(content)[0] or content,
 }

@@ -91,9 +91,14 @@ def numbered_pages(toc: dict[str, Any]) -> dict[str, str]:
     for part in toc.get("parts", [{"chapters": toc.get("chapters", [])}]):
         for chapter in part["chapters"]:
             count += bool(part.get("numbered"))
-            page = f"{str(chapter['file']).removesuffix('.md')}.md"
-            pages[page] = str(count) if part.get("numbered") else ""
+            pages[_page_of(chapter)] = str(count) if part.get("numbered") else ""
+            for section in chapter.get("sections", []):
+                pages[_page_of(section)] = ""
     return pages
+
+
+def _page_of(entry: dict[str, Any]) -> str:
+    return f"{str(entry['file']).removesuffix('.md')}.md"
 
 
 def read_names(book: Path) -> Names:
