@@ -48,7 +48,7 @@ READY = """async () => {
 }"""
 TEXT_WIDTH = 612  # CSS pixels: A4 without the margins of assets/print.css; on letter there is a little more
 # What sticks out of the page at that width. (Formulas have a hidden copy in MathML, of any width.)
-WIDE = """() => [...document.querySelectorAll("article *:not(.katex-mathml, .katex-mathml *)")]
+WIDE = """() => [...document.querySelectorAll("article *:not(.katex-mathml, .katex-mathml *, .katex svg *)")]
   .filter(e => e.getBoundingClientRect().right > document.documentElement.clientWidth + 1)
   .map(e => [e.closest("article").id, e.tagName.toLowerCase(), e.textContent.trim().slice(0, 60)])"""
 # Chromium's own outline says the title twice where a heading begins a page, so it is made from the contents.
