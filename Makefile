@@ -48,7 +48,7 @@ check: .venv/ready-test ## lint, format and types only
 test-slow: .venv/ready-test .venv/models ## the tests that take up to a minute each
 	$(BIN)/pytest -m slow
 
-test-long: .venv/ready-test .venv/models ## every notebook alone, every assignment built and graded: an hour
+test-long: .venv/ready-test .venv/models ## every notebook alone, every assignment built and graded: half an hour
 	$(BIN)/pytest -m long
 
 venv: .venv/made ## an empty environment, to put a PyTorch of your choice into first
