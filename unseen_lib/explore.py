@@ -28,13 +28,15 @@ from matplotlib.figure import Figure
 
 from unseen_lib.errors import ConfigError
 
+#: What the slider chooses from.
 Value = TypeVar("Value")
 
-# Set to "frames" while the book is built: a page has no kernel, and a notebook that runs unattended must not
-# wait for a widget.
+#: The environment variable that says ``frames`` while the book is built: a page has no kernel, and a notebook
+#: that runs unattended must not wait for a widget.
 MODE = "UNSEEN_EXPLORE"
-MOST_BYTES = 250_000  # of all frames of one figure, on a page that should load on a phone
-# Forms of a frame, sharpest first: a drawing, then bitmaps without loss. A page shows 96 dots per inch.
+#: Room for all frames of one figure, on a page that should load on a phone.
+MOST_BYTES = 250_000
+#: Forms of a frame, sharpest first (a drawing, then bitmaps without loss). A page shows 96 dots per inch.
 FORMS: tuple[tuple[str, dict[str, Any]], ...] = (
     ("svg+xml", {"format": "svg", "dpi": 192, "metadata": {"Date": None, "Creator": None}}),
     ("webp", {"format": "webp", "dpi": 192, "pil_kwargs": {"lossless": True, "method": 6}}),
@@ -63,6 +65,7 @@ class Picture:
     words: str
 
     def tag(self, form: int) -> str:
+        """The picture in HTML, in one of `FORMS` (its index)."""
         return (
             f'<img src="{self.sources[form]}" width="{self.width}" height="{self.height}" '
             f'alt="{html.escape(self.words)}">'

@@ -27,6 +27,7 @@ from unseen_lib.errors import CheckpointError, ConfigError
 from unseen_lib.model import GPT, GPTConfig
 from unseen_lib.vocabulary import Vocabulary
 
+#: The version of the format.
 FORMAT = 1
 # What the engine of the page leaves out; the defaults of GPTConfig, and what the course trains with.
 _REQUIRED = {"tied": (True,), "identity": (False,)}
