@@ -1,12 +1,13 @@
 """Look at the built pages as a browser does that reaches this machine and no other host."""
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 from playwright.sync_api import Browser, Page, Request, sync_playwright
 
@@ -81,6 +82,26 @@ def watch(page: Page, address: str) -> Complaints:
         lambda said: said.type in ("error", "warning") and seen.errors.append(f"{said.type}: {said.text}"),
     )
     return seen
+
+
+def weigh(page: Page) -> Callable[[], float]:
+    """Ask what is returned for the bytes that the page has fetched from now on."""
+    session = page.context.new_cdp_session(page)
+    session.send("Network.enable")
+    inside: set[str] = set()  # pictures that are written into the page, and are counted with it
+    sizes: list[float] = []
+
+    def asked(event: dict[str, Any]) -> None:
+        if event["request"]["url"].startswith("data:"):
+            inside.add(event["requestId"])
+
+    def finished(event: dict[str, Any]) -> None:
+        if event["requestId"] not in inside:
+            sizes.append(event["encodedDataLength"])
+
+    session.on("Network.requestWillBeSent", asked)
+    session.on("Network.loadingFinished", finished)
+    return lambda: sum(sizes)
 
 
 def open_page(page: Page, url: str) -> None:

@@ -8,7 +8,7 @@ import pytest
 from playwright.sync_api import Browser, Page
 from sphinx_external_toc.parsing import parse_toc_yaml
 
-from tests.browsing import open_page, pages_of, show_images, watch
+from tests.browsing import open_page, pages_of, show_images, watch, weigh
 from tests.conftest import ROOT
 
 MOST_BYTES = 1_500_000  # a page as it loads, without what starts only when the reader says so
@@ -46,13 +46,10 @@ def survey(site: Path, address: str, browser: Browser) -> dict[str, dict]:
 
 def look_at(page: Page, address: str, path: str) -> dict:
     complaints = watch(page, address)
-    session = page.context.new_cdp_session(page)
-    session.send("Network.enable")
-    sizes: list[float] = []
-    session.on("Network.loadingFinished", lambda event: sizes.append(event["encodedDataLength"]))
+    fetched = weigh(page)
     open_page(page, address + path)
     page.evaluate("() => new Promise(done => setTimeout(done, 100))")  # for what begins when all is loaded
-    weight = sum(sizes)
+    weight = fetched()
     show_images(page)
     seen = page.evaluate(SURVEY) | {"weight": weight, "too_wide": {1300: page.evaluate(TOO_WIDE)}}
     page.set_viewport_size({"width": 360, "height": 1000})

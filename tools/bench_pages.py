@@ -11,7 +11,7 @@ from pathlib import Path
 
 from playwright.sync_api import Browser
 
-from tests.browsing import browsing, open_page, pages_of, serving
+from tests.browsing import browsing, open_page, pages_of, serving, show_images, weigh
 
 SITE = Path(__file__).parents[1] / "_build" / "html"
 SLOWER = 4  # how many times slower than this machine's processor
@@ -23,31 +23,25 @@ FIRST_FIGURE = """window.firstFigure = new Promise(shown => requestAnimationFram
   if (!there) requestAnimationFrame(look);
   else image.decode().then(() => requestAnimationFrame(() => shown(performance.now() / 1000)));
 }));"""
-SHOW_ALL = """() => Promise.all([...document.images].map(e => {
-  e.loading = "eager";
-  return e.decode().catch(() => null);
-}))"""
 
 
 def measure(browser: Browser, url: str) -> tuple[float, float, float | None]:
     """Bytes on load, bytes with every figure, and seconds until the first figure shows (None without one)."""
     page = browser.new_page(viewport={"width": 1300, "height": 1000})
-    session = page.context.new_cdp_session(page)
-    session.send("Network.enable")
-    session.send("Emulation.setCPUThrottlingRate", {"rate": SLOWER})
-    sizes: list[float] = []
-    session.on("Network.loadingFinished", lambda event: sizes.append(event["encodedDataLength"]))
+    fetched = weigh(page)
+    page.context.new_cdp_session(page).send("Emulation.setCPUThrottlingRate", {"rate": SLOWER})
     page.add_init_script(FIRST_FIGURE)
     open_page(page, url)
     page.wait_for_timeout(200)
-    on_load = sum(sizes)
+    on_load = fetched()
     seconds = None
     if page.query_selector("article figure img"):
         seconds = page.evaluate("() => window.firstFigure")
-    page.evaluate(SHOW_ALL)
+    show_images(page)
     page.wait_for_timeout(200)
+    with_figures = fetched()
     page.close()
-    return on_load, sum(sizes), seconds
+    return on_load, with_figures, seconds
 
 
 def main() -> None:
