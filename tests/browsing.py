@@ -11,16 +11,9 @@ from typing import Any
 
 from playwright.sync_api import Browser, Page, Request, sync_playwright
 
-CHROMIUM_FLAGS = [
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-    "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",
-]
+from tools.chromium import FLAGS
+
+CHROMIUM_FLAGS = [*FLAGS, "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1"]
 
 
 class _QuietHandler(SimpleHTTPRequestHandler):

@@ -2,7 +2,6 @@
 
 import importlib.util
 import os
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,6 +11,7 @@ from playwright.sync_api import Browser
 
 from tests.browsing import browsing, serving
 from tests.published import Hub, hub, publish
+from tools.chromium import find
 from unseen_lib.exercises import Result
 
 ROOT = Path(__file__).parents[1]
@@ -55,7 +55,7 @@ def site() -> Path:
 @pytest.fixture(scope="session")
 def chromium() -> str:
     """The path of the system's Chromium."""
-    found = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    found = find()
     needed(found, "chromium is not installed (Debian and Ubuntu: `apt-get install chromium`)")
     assert found is not None
     return found

@@ -170,7 +170,7 @@ def test_without_chromium_there_is_no_pdf_and_a_way_out(
 ) -> None:
     earlier = small / "_build" / "unseen.pdf"
     earlier.write_bytes(b"of another time")
-    monkeypatch.setattr(build_pdf.shutil, "which", lambda name: None)
+    monkeypatch.setattr(shutil, "which", lambda name: None)
     monkeypatch.chdir(small)
     assert build_pdf.main([]) == 1
     assert "apt-get install chromium" in capsys.readouterr().err

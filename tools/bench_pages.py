@@ -5,13 +5,13 @@ Needs the built book and Chromium. Run it as ``python -m tools.bench_pages``.
 
 from __future__ import annotations
 
-import shutil
 import statistics
 from pathlib import Path
 
 from playwright.sync_api import Browser
 
 from tests.browsing import browsing, open_page, pages_of, serving, show_images, weigh
+from tools.chromium import find
 
 SITE = Path(__file__).parents[1] / "_build" / "html"
 SLOWER = 4  # how many times slower than this machine's processor
@@ -46,7 +46,7 @@ def measure(browser: Browser, url: str) -> tuple[float, float, float | None]:
 
 def main() -> None:
     """Print a line for each page: the median of some tries."""
-    chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    chromium = find()
     assert chromium and (SITE / "index.html").exists(), "this needs Chromium and the built book (`make book`)"
     print(f"{'page':<34}{'on load, MB':>12}{'with figures':>14}{f'first figure, s at 1/{SLOWER} speed':>32}")
     with serving(SITE) as address, browsing(chromium) as browser:

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import base64
 import importlib.util
-import shutil
 import statistics
 import time
 from pathlib import Path
 
 import torch
 
+from tools.chromium import find
 from unseen_lib.experiments import TEST_SEED
 from unseen_lib.export import import_model
 from unseen_lib.model import GPT, KVCache
@@ -37,7 +37,7 @@ IN_PAGE = """texts => {
 
 def main() -> None:
     """Print both."""
-    chromium = shutil.which("chromium") or shutil.which("chromium-browser")
+    chromium = find()
     for found, missing in (
         (MODEL.exists(), "the models of the playground (make book)"),
         (chromium, "chromium"),

@@ -6,7 +6,6 @@ Nothing runs again and nothing in `_build` changes but the PDF, which is written
 
 import io
 import mimetypes
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -18,6 +17,7 @@ from urllib.parse import unquote, urlsplit
 
 import yaml
 
+from tools import chromium
 from tools.print_document import Front, assemble
 
 if TYPE_CHECKING:
@@ -25,15 +25,6 @@ if TYPE_CHECKING:
 
 ORIGIN = "http://book.invalid"  # a name that no network knows: every request is answered from the disk
 OLDEST = 131  # the first Chromium that prints running heads from CSS
-FLAGS = [
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-]
 PAPERS = ("A4", "letter")
 READY = """async () => {
   await Promise.all([...document.images].map(image => image.decode().catch(() => {})));
@@ -122,7 +113,7 @@ def browser_page() -> Iterator["Page"]:
     except ModuleNotFoundError as missing:
         reason = f"{missing.name} is not installed: run `make pdf`, or `pip install -e '.[pdf]'`"
         raise Unprintable(reason) from None
-    program = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+    program = chromium.find()
     if program is None:
         raise Unprintable(
             "Chromium is not installed (Debian and Ubuntu: `apt-get install chromium`; elsewhere, put "
@@ -130,7 +121,7 @@ def browser_page() -> Iterator["Page"]:
         )
     with sync_playwright() as playwright:
         try:
-            browser = playwright.chromium.launch(executable_path=program, args=FLAGS)
+            browser = playwright.chromium.launch(executable_path=program, args=chromium.FLAGS)
         except Error as error:
             raise Unprintable(f"{program} does not start: {error.message}") from None
         if int(browser.version.split(".")[0]) < OLDEST:
