@@ -11,7 +11,7 @@ from sphinx_external_toc.parsing import parse_toc_yaml
 from tests.browsing import open_page, pages_of, show_images, watch, weigh
 from tests.conftest import ROOT
 
-MOST_BYTES = 1_500_000  # a page as it loads, without what starts only when the reader says so
+MOST_BYTES = 1_500_000  # a page and all its figures, without what starts only when the reader says so
 # In each page: links and sources as the browser resolves them, images, ids, and what KaTeX made.
 SURVEY = """() => ({
   heading: document.querySelector("main h1")?.innerText.replace(/#$/, "").trim() || "",
@@ -28,7 +28,6 @@ SURVEY = """() => ({
     html: e.outerHTML.slice(0, 200),
     empty: !e.textContent.trim() && !e.querySelector("img, svg, canvas, table, video, input, button")})),
 })"""
-# Every image that waits for the reader, at once.
 TOO_WIDE = "() => document.documentElement.scrollWidth - document.documentElement.clientWidth"
 FILE_NAME = re.compile(r"\S+\.(png|svg|jpe?g|gif|webp)|[\w./-]*[0-9a-f]{16,}[\w./-]*")
 
@@ -48,10 +47,9 @@ def look_at(page: Page, address: str, path: str) -> dict:
     complaints = watch(page, address)
     fetched = weigh(page)
     open_page(page, address + path)
-    page.evaluate("() => new Promise(done => setTimeout(done, 100))")  # for what begins when all is loaded
-    weight = fetched()
     show_images(page)
-    seen = page.evaluate(SURVEY) | {"weight": weight, "too_wide": {1300: page.evaluate(TOO_WIDE)}}
+    page.evaluate("() => new Promise(done => setTimeout(done, 100))")  # for what begins when all is loaded
+    seen = page.evaluate(SURVEY) | {"weight": fetched(), "too_wide": {1300: page.evaluate(TOO_WIDE)}}
     page.set_viewport_size({"width": 360, "height": 1000})
     seen["too_wide"][360] = page.evaluate(TOO_WIDE)
     return {**seen, "errors": complaints.errors, "foreign": complaints.foreign}

@@ -239,6 +239,17 @@ def test_a_chapter_opens_from_the_disk(page: Page, site: Path) -> None:
     assert errors == []
 
 
+def test_nothing_moves_for_who_asked_for_less_motion(page: Page, address: str) -> None:
+    page.emulate_media(reduced_motion="reduce")
+    longest = """() => Math.max(...[...document.querySelectorAll("*")].flatMap(element => {
+      const { animationDuration, transitionDuration } = getComputedStyle(element);
+      return `${animationDuration}, ${transitionDuration}`.split(", ").map(parseFloat);
+    }))"""
+    for path in (CHAPTER, "playground.html"):
+        open_page(page, address + path)
+        assert page.evaluate(longest) < 0.001  # seconds
+
+
 def test_a_page_prints_without_what_only_a_screen_needs(page: Page, address: str) -> None:
     open_page(page, address + CHAPTER)
     page.emulate_media(media="print")

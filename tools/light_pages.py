@@ -1,32 +1,31 @@
 """A Sphinx extension: pages load what they show, and no more.
 
 A figure further down waits until the reader comes near it, and has its place on the page before. When the
-pages are written, figures lose what no eye sees, the style sheets lose the rules for icons and cards that no
-page uses, and the font of icons keeps the few that are there, inside the style sheet. A printed book is left
-as it is.
+pages are written, figures lose what no eye sees, and style sheets the rules that no page uses. A printed book
+is left as it is.
 """
 
 import base64
+import logging
 import re
 import struct
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from io import BytesIO
 from pathlib import Path
 from typing import Any
 
-from fontTools import subset
-from fontTools.ttLib import TTFont
+from PIL import Image
 from sphinx.application import Sphinx
+
+from tools.light_styles import trim_styles
 
 IMAGE = re.compile(r'<img\b[^>]*\bsrc="(?P<source>[^"]*)"[^>]*>')
 SVG_SIZE = re.compile(r'<svg\b[^>]*?\bwidth="([\d.]+)pt" height="([\d.]+)pt"')
-# Sets of rules that come whole, of which a book uses a few: icons (fa), cards and grids (sd).
-RULE = re.compile(r"(?P<selectors>[^{}@;/]*\.(?:fa|sd)-[^{}@;/]*)\{[^{}]*\}")
-LISTED_CLASS = re.compile(r"\.((?:fa|sd)-[\w-]+)")
-# An icon in a style sheet: its code point, or the character itself.
-ICON = re.compile(r'"\\([ef][0-9a-f]{3})"|([\ue000-\uf8ff])')
-ICON_FONT = re.compile(r"src:url\((?P<woff2>[^)]*/fa-solid-900\.woff2)\)[^;}]*")
+# Paths, places and shifts: not scales, which are small.
+COORDINATES = re.compile(r'\b(?:d|x|y)="[^"]*"|translate\([^)]*\)')
+REFERENCE = re.compile(r'(?:(?<=url\(#)|(?<=href="#))[^")]+')
+BITMAP = re.compile(r'data:image/png;base64,([^"]*)')
 
 
 # ---- figures ----
@@ -57,18 +56,39 @@ def place_figures(body: str, sizes: Callable[[str], tuple[int, int] | None]) -> 
     return IMAGE.sub(placed, body)
 
 
+def as_webp(png: str) -> str:
+    """A bitmap (PNG in base64) as the same pixels in WebP, a data URI of half the length."""
+    written = BytesIO()
+    with Image.open(BytesIO(base64.b64decode(png))) as bitmap:
+        bitmap.save(written, format="WEBP", lossless=True, exact=True, method=6)
+    return f"data:image/webp;base64,{base64.b64encode(written.getvalue()).decode()}"
+
+
 def slim_svg(drawing: str) -> str:
     """The same picture in fewer bytes: hundredths of a point, each style and name written once and short."""
-    drawing = re.sub(r"\s*<metadata>.*?</metadata>", "", drawing, flags=re.DOTALL)
-
-    def rounded(attribute: re.Match[str]) -> str:
-        short = re.sub(r"-?\d+\.\d{3,}", lambda number: f"{float(number[0]):.2f}", attribute[2])
-        return f'{attribute[1]}="{" ".join(short.split())}"'
-
-    drawing = re.sub(r'\b(d|x|y)="([^"]*)"', rounded, drawing)
+    drawing = re.sub(r"\s*<metadata>.*?</metadata>|<!-- .*? -->", "", drawing, flags=re.DOTALL)
     drawing = re.sub(r">\s+<", "><", drawing)
-    for number, name in enumerate(dict.fromkeys(re.findall(r'\bid="([mp][0-9a-f]{10})"', drawing))):
-        drawing = drawing.replace(f'"{name}"', f'"i{number}"').replace(f"#{name}", f"#i{number}")
+    drawing = BITMAP.sub(lambda bitmap: as_webp(bitmap[1]), drawing)
+    drawing = COORDINATES.sub(_rounded, drawing)
+    drawing = re.sub(r'\bd="[^"]*"', lambda path: re.sub(r"\s*([A-Za-z])\s+", r"\1", path[0]), drawing)
+    return _short_styles(_short_names(drawing))
+
+
+def _rounded(coordinates: re.Match[str]) -> str:
+    short = re.sub(r"-?\d+\.\d{3,}", lambda number: f"{float(number[0]):.2f}", coordinates[0])
+    return " ".join(short.split())
+
+
+def _short_names(drawing: str) -> str:
+    """Without the names that nothing refers to."""
+    short = {name: f"i{number}" for number, name in enumerate(dict.fromkeys(REFERENCE.findall(drawing)))}
+    drawing = REFERENCE.sub(lambda name: short[name[0]], drawing)
+    return re.sub(
+        r' id="([^"]*)"', lambda name: f' id="{short[name[1]]}"' if name[1] in short else "", drawing
+    )
+
+
+def _short_styles(drawing: str) -> str:
     styles = [
         style for style, times in Counter(re.findall(r' style="([^"]*)"', drawing)).items() if times > 1
     ]
@@ -77,53 +97,6 @@ def slim_svg(drawing: str) -> str:
         drawing = drawing.replace(f' style="{style}"', f' class="s{number}"')
         rules += f".s{number}{{{style}}}"
     return drawing.replace("</style>", f"{rules}</style>", 1)
-
-
-# ---- style sheets ----
-
-
-def drop_unused_rules(style: str, used: set[str]) -> str:
-    """Leave out each rule of the listed sets all of whose selectors need a class that is not in `used`."""
-
-    def kept(rule: re.Match[str]) -> str:
-        selectors = rule["selectors"].split(",")
-        if any(used.issuperset(LISTED_CLASS.findall(selector)) for selector in selectors):
-            return rule[0]
-        return ""
-
-    return RULE.sub(kept, style)
-
-
-def icon_font(file: Path, icons: Iterable[int]) -> str:
-    """The font with only these icons (code points), as the source of a CSS font face."""
-    options = subset.Options(flavor="woff", layout_features=[], name_IDs=[], notdef_outline=True)
-    maker = subset.Subsetter(options)
-    maker.populate(unicodes=icons)
-    font = TTFont(file)
-    maker.subset(font)
-    font.flavor = "woff"
-    written = BytesIO()
-    font.save(written)
-    return f'src:url(data:font/woff;base64,{base64.b64encode(written.getvalue()).decode()}) format("woff")'
-
-
-def trim_styles(static: Path, pages: Iterable[str]) -> None:
-    """Trim every style sheet in `static` to what the pages use."""
-    used = {
-        name for page in pages for names in re.findall(r'class="([^"]*)"', page) for name in names.split()
-    }
-    scripts = " ".join(file.read_text(encoding="utf-8") for file in (static / "scripts").glob("*theme.js"))
-    used.update(re.findall(r"fa-[\w-]+", scripts))
-    styles = {
-        file: drop_unused_rules(file.read_text(encoding="utf-8"), used) for file in static.rglob("*.css")
-    }
-    found = {icon for style in styles.values() for icon in ICON.findall(style)}
-    icons = sorted(int(code, 16) if code else ord(character) for code, character in found)
-    for file, style in styles.items():
-        if face := ICON_FONT.search(style):
-            font = (file.parent / face["woff2"]).with_suffix(".ttf")  # to read woff2 takes one more package
-            style = style.replace(face[0], icon_font(font, icons))
-        file.write_text(style, encoding="utf-8")
 
 
 # ---- what Sphinx calls ----
@@ -151,10 +124,16 @@ def on_finish(app: Sphinx, exception: Exception | None) -> None:
             image.unlink()
         elif image.suffix == ".svg":
             image.write_text(slim_svg(image.read_text(encoding="utf-8")), encoding="utf-8")
-    trim_styles(static, pages)
+    # Extensions add theirs to the folders of the book, with a path from the root.
+    own = [folder for folder in app.config.html_static_path if not Path(folder).is_absolute()]
+    trim_styles(static, pages, own=[Path(app.confdir, folder) for folder in own])
 
 
 def setup(app: Sphinx) -> dict[str, Any]:
+    # What a build made lighter, the next one copies afresh: no news to whoever builds.
+    logging.getLogger("sphinx.sphinx.util.osutil").addFilter(
+        lambda record: "will overwrite data" not in str(record.msg)
+    )
     app.connect("html-page-context", on_page)
     app.connect("build-finished", on_finish)
     return {"parallel_read_safe": True, "parallel_write_safe": True}
