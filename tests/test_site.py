@@ -1,6 +1,7 @@
 """The built pages, as a browser without a network loads them: what is there, its weight, where it leads."""
 
 import re
+from collections import Counter
 from pathlib import Path
 from urllib.parse import unquote, urldefrag, urljoin, urlsplit
 
@@ -91,6 +92,14 @@ def test_every_internal_link_leads_somewhere(survey: dict[str, dict], site: Path
             if missing_anchor or not (site / name).is_file():
                 broken.append(f"{path} -> {link}")
     assert broken == []
+
+
+def test_no_two_parts_of_a_page_have_one_id(survey: dict[str, dict]) -> None:
+    repeated = {
+        path: [name for name, times in Counter(seen["ids"]).items() if times > 1]
+        for path, seen in survey.items()
+    }
+    assert {path: names for path, names in repeated.items() if names} == {}
 
 
 def test_every_image_is_shown_and_described(survey: dict[str, dict]) -> None:

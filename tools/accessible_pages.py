@@ -8,12 +8,30 @@ from sphinx.application import Sphinx
 
 # A signature over several lines: Sphinx writes its parameters as definitions of nothing.
 LINES = re.compile(r"<dl>\n((?:<dd>(?:(?!<dl>).)*?</dd>\n)+)</dl>", re.DOTALL)
+# The same id in each exercise of a page, and "Solution to<a> Exercise 1</a>".
+SHARED_ID = re.compile(r'<section id="(?:exercise|solution)-content">')
+SPACE_IN_LINK = re.compile(r"(?<=Solution to)(<a [^>]*>) ")
 
 
 def mend_roles(app: Sphinx, page: str, template: str, context: dict[str, Any], doctree: object) -> None:
     """Let the list of references have items: docutils gives each a role that was withdrawn."""
     if "body" in context:
         context["body"] = context["body"].replace('role="doc-biblioentry"', 'role="listitem"')
+
+
+def mend_marks(app: Sphinx, page: str, template: str, context: dict[str, Any], doctree: object) -> None:
+    """Say in a word whether a page ran: a check mark needs a font that has it."""
+    if page == "status" and "body" in context:
+        context["body"] = (
+            context["body"].replace("<p>✅</p>", "<p>ran</p>").replace("<p>❌</p>", "<p>failed</p>")
+        )
+
+
+def mend_exercises(app: Sphinx, page: str, template: str, context: dict[str, Any], doctree: object) -> None:
+    """Let no two parts of a page have one id, and a link begin where its words begin."""
+    if "body" in context:
+        body = SHARED_ID.sub("<section>", context["body"])
+        context["body"] = SPACE_IN_LINK.sub(r" \1", body)
 
 
 def mend_signatures(app: Sphinx, page: str, template: str, context: dict[str, Any], doctree: object) -> None:
@@ -44,7 +62,7 @@ def name_toggles(app: Sphinx, page: str, template: str, context: dict[str, Any],
 
 
 def setup(app: Sphinx) -> dict[str, Any]:
-    for mend in (mend_roles, mend_signatures):
+    for mend in (mend_roles, mend_marks, mend_exercises, mend_signatures):
         app.connect("html-page-context", mend)
     app.connect("html-page-context", name_toggles, priority=900)  # after the theme has set its functions
     return {"parallel_read_safe": True, "parallel_write_safe": True}

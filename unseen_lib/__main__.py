@@ -34,6 +34,8 @@ from unseen_lib.problems import SCENARIOS
 from unseen_lib.records import is_recorded, load_record, record_of, recorded_folder, save_record
 from unseen_lib.training import NonFiniteLoss, choose_device, train
 
+PROCESSES = "how many runs at a time; default: a core each, or one on a GPU"
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; the return value is the exit status: 1 if a run failed, 2 if it could not start.
@@ -64,7 +66,7 @@ def _parser() -> argparse.ArgumentParser:
     one.add_argument("--names", type=int, help="number of names that training uses")
     one.add_argument("--policy", choices=POLICIES, default="trainable", help="what happens to the embeddings")
     one.add_argument("--copy", action="store_true", help="add copy attention")
-    one.add_argument("--seed", type=int, default=0)
+    one.add_argument("--seed", type=int, default=0, help="decides all that is random in the run")
     one.add_argument("--steps", type=int, help="other than the scale's own")
     one.add_argument("--folder", type=Path, help="keep checkpoints here and go on from the last one")
     one.add_argument("--device", help="cpu, cuda, cuda:1 …; chosen if left out")
@@ -75,11 +77,18 @@ def _parser() -> argparse.ArgumentParser:
     many.add_argument("folder", type=Path, help="one JSON file a run; finished runs are not repeated")
     many.add_argument("--scale", choices=SCALES, default=None, help="default: UNSEEN_SCALE, or cpu")
     many.add_argument("--names", type=int, nargs="+", help="default: the scale's diversities")
-    many.add_argument("--policy", choices=POLICIES, nargs="+", default=["trainable"])
-    many.add_argument("--copy", choices=("no", "yes", "both"), default="no")
+    many.add_argument(
+        "--policy",
+        choices=POLICIES,
+        nargs="+",
+        default=["trainable"],
+        metavar="POLICY",
+        help="what happens to the embeddings",
+    )
+    many.add_argument("--copy", choices=("no", "yes", "both"), default="no", help="copy attention")
     many.add_argument("--seeds", type=_at_least_one, default=5, help="how many, counted from 0")
-    many.add_argument("--steps", type=int)
-    many.add_argument("--processes", type=_at_least_one)
+    many.add_argument("--steps", type=int, help="other than the scale's own")
+    many.add_argument("--processes", type=_at_least_one, help=PROCESSES)
     many.set_defaults(run=_grid)
 
     again = commands.add_parser("record", help="record a grid that the book shows, where runs are missing")
@@ -88,7 +97,7 @@ def _parser() -> argparse.ArgumentParser:
         nargs="?",
         help=f"one of {', '.join(recorded_grids())} or {small.NAME}; without it, a list",
     )
-    again.add_argument("--processes", type=_at_least_one)
+    again.add_argument("--processes", type=_at_least_one, help=PROCESSES)
     again.set_defaults(run=_record)
 
     look = commands.add_parser(
@@ -122,7 +131,12 @@ def _parser() -> argparse.ArgumentParser:
         "token of the hub. Asked again with the same folder, it goes on where it was.",
     )
     tune.add_argument("model", help="a folder of safetensors, or owner/name on the hub")
-    tune.add_argument("--symbols", choices=("unused", "adjectives", "letters"), required=True)
+    tune.add_argument(
+        "--symbols",
+        choices=("unused", "adjectives", "letters"),
+        required=True,
+        help="the kind of tokens that stand for names",
+    )
     tune.add_argument("--repair", action="store_true", help="draw the rows of the unused tokens anew first")
     tune.add_argument(
         "--train",
@@ -130,13 +144,19 @@ def _parser() -> argparse.ArgumentParser:
         default="all",
         help="what is trained; the paper trains all, the others take less memory",
     )
-    tune.add_argument("--steps", type=_at_least_one, default=5000)
-    tune.add_argument("--measure-every", type=_at_least_one, default=50, metavar="STEPS")
+    tune.add_argument("--steps", type=_at_least_one, default=5000, help="how many at most")
+    tune.add_argument(
+        "--measure-every",
+        type=_at_least_one,
+        default=50,
+        metavar="STEPS",
+        help="how often held-out problems are asked",
+    )
     tune.add_argument("--stop-at", type=float, metavar="SHARE", help="end at this share of exact matches")
-    tune.add_argument("--batch-size", type=_at_least_one, default=128)
+    tune.add_argument("--batch-size", type=_at_least_one, default=128, help="problems of a step")
     tune.add_argument("--micro-batch", type=_at_least_one, help="problems in memory at once; default: as fit")
     tune.add_argument("--checkpointing", action="store_true", default=None, help="slower, with less memory")
-    tune.add_argument("--seed", type=int, default=0)
+    tune.add_argument("--seed", type=int, default=0, help="draws the problems and what is initialized")
     tune.add_argument("--folder", type=Path, help="keep checkpoints here and go on from the last one")
     tune.add_argument("--device", help="cpu, cuda, cuda:1 …; chosen if left out")
     tune.add_argument("--json", type=Path, metavar="FILE", help="write settings and curve to this file")

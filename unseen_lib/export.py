@@ -2,7 +2,7 @@
 
 The format is safetensors (https://huggingface.co/docs/safetensors): 8 bytes with the length of a header, the
 header as JSON, then the tensors one after another, little-endian; here all float16, under the names that
-``GPT.state_dict()`` gives them. The header's ``__metadata__`` has one entry, ``unseen``, itself JSON text:
+``GPT.state_dict()`` gives them. The header's ``__metadata__`` has one entry, ``unseen``, itself JSON text::
 
     {"format": 1, "config": the fields of GPTConfig with head_dim and copy_heads filled in,
      "vocabulary": {"format", "seen", "unseen", "words": [the word of id 0, of id 1, ...]},

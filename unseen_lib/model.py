@@ -1,7 +1,7 @@
 """The transformer of the course, in one file: read it from top to bottom.
 
 A decoder-only model as in Lazić et al. 2026 (arXiv:2604.21632): pre-LayerNorm, rotary positions, no biases,
-and one matrix ``W_E`` that both reads tokens and writes them. With ``X`` the one-hot tokens,
+and one matrix ``W_E`` that both reads tokens and writes them. With ``X`` the one-hot tokens::
 
     Y_0     = X W_E
     A_i     = attention_i(LN(Y_i))
@@ -211,7 +211,7 @@ class Attention(nn.Module):
     two tokens are; W_V W_O + b_h I also copies what the head looks at, even a name never trained on. There as
     here x is what the head reads, the normalized stream. Their positions are a part of x; ours turn queries
     and keys, and the paper does not say whether they would turn x too: they do not here, so that the same
-    name is equally alike at any distance.
+    name is equally alike at any distance::
 
         scores_h = (q_h k_h^T + a_h x x^T) / sqrt(K)
         out      = sum over h of softmax(scores_h) (v_h W_O_h + b_h x)

@@ -14,7 +14,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import seaborn as sns
 from matplotlib.axes import Axes
-from matplotlib.colors import LinearSegmentedColormap
+from matplotlib.colors import LinearSegmentedColormap, to_rgb
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.patches import Rectangle
@@ -199,16 +199,30 @@ def loss_mask(batch: Batch) -> Figure:
 
 
 def validity_over_seeds(records: Sequence[Record], scenarios: Sequence[str] = SCENARIOS) -> Figure:
-    """Runs that differ in their seed: the share of valid proofs against the step, their mean and range."""
-    figure, axes = plt.subplots()
+    """Runs that differ in their seed: the share of valid proofs against the step, their mean and range.
+
+    Each line is named beside its end, so that the figure fits a phone.
+    """
+    figure, axes = plt.subplots(figsize=(4.4, 3.2))
     for scenario in scenarios:
         steps = records[0].series(scenario, "proof_validity")[0]
         values = np.array([record.series(scenario, "proof_validity")[1] for record in records])
         style = SCENARIO_STYLE[scenario]
         axes.plot(steps, values.mean(0), **style)
         axes.fill_between(steps, values.min(0), values.max(0), color=style["color"], alpha=0.15, linewidth=0)
+        later = values[:, len(steps) // 2 :]
+        high = later.mean() > 0.5  # then its name stands below it, else above
+        axes.annotate(
+            style["label"],
+            (steps[-1], later.min() if high else later.max()),
+            (0, -4 if high else 4),
+            textcoords="offset points",
+            color=[0.7 * part for part in to_rgb(style["color"])],  # orange words on white are too pale
+            fontweight="bold",
+            ha="right",
+            va="top" if high else "bottom",
+        )
     axes.set(xlabel="training step", ylabel=_words("proof_validity"), ylim=(-0.03, 1.03))
-    axes.legend(loc="center left", bbox_to_anchor=(1, 0.5))
     return figure
 
 

@@ -293,7 +293,7 @@ def verdict(cosine: float, distance_ratio: float, identical: int, measured: int,
     identical, measured : int
         Rows that have a twin, and all rows that were measured.
     width : int
-        D. The mean cosine of N random rows has a standard deviation of 1 / sqrt(D N (N - 1) / 2).
+        Called D. The mean cosine of N random rows has a standard deviation of 1 / sqrt(D N (N - 1) / 2).
     """
     chance = 3 / math.sqrt(width * measured * (measured - 1) / 2)
     alike = cosine >= COLLAPSED_COSINE and distance_ratio <= COLLAPSED_DISTANCE
