@@ -717,6 +717,7 @@ def test_parts_have_names_for_a_screen_reader(playground: Playground) -> None:
     playground.whole_proof()
     said = status.inner_text()
     assert said.count("Answer") == 2
+    assert not re.search(r":\s*(Frozen|$)", said), said  # no sentence that breaks off
     for i, title in ((PLAIN, "Plain"), (GOOD, "Frozen")):
         assert title in said
         proof = playground.panel(i).get_by_role("list", name=re.compile(f"Proof by {title}"))

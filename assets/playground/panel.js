@@ -241,7 +241,9 @@
       /** Sentences for the ear. */
       lastWord: () => `${about().title}: ${written.at(-1).word}, ${SAID[written.at(-1).mark]}.`,
       outcome: () => {
-        const said = [...verdict.querySelectorAll("strong")].map(({ textContent }) => textContent.slice(2));
+        const said = [...verdict.querySelectorAll("strong")].map(({ textContent }) =>
+          textContent.slice(2).replace(/:$/, "."),
+        );
         return `${about().title}: ${said.join(" ")}`;
       },
     };
