@@ -235,7 +235,7 @@ def _markup(frames: Sequence[str], words: Sequence[str], label: str, start: int)
 <label for="{name}-slider">{html.escape(label)}</label>
 <input type="range" id="{name}-slider" min="0" max="{len(frames) - 1}" step="1" value="{start}"
  autocomplete="off" aria-valuetext="{html.escape(words[start])}">
-<output for="{name}-slider">{html.escape(words[start])}</output>
+<output for="{name}-slider" aria-live="off">{html.escape(words[start])}</output>
 </div>
 <div class="explore-frames">
 {blocks}
