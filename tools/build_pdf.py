@@ -172,22 +172,27 @@ def print_document(site: Path, document: str, title: str, authors: str) -> bytes
     with browser_page() as page:
         problems = serve(page, site, document)
         page.emulate_media(media="print", color_scheme="light")
-        page.goto(f"{ORIGIN}/", wait_until="load")
-        for found in page.evaluate(READY).values():
-            problems.extend(found)
-        if problems:
-            raise Unprintable("\n  ".join(["the pages cannot be printed as they are:", *problems]))
-        for article, tag, text in page.evaluate(WIDE):
-            print(f"warning: in {article}, a <{tag}> is wider than the page: {text!r}", file=sys.stderr)
         places: dict[str, Place] = {}
         for _ in range(4):
-            data = page.pdf(prefer_css_page_size=True, print_background=True, tagged=True)
-            found = places_in(data)
-            if found == places:
-                return finished(data, page.evaluate(OUTLINE), places, title, authors)
-            places = found
+            load(page, problems)  # afresh: of what was laid out for other numbers Chromium would keep a part
             page.evaluate(NUMBERS, {anchor: place.page for anchor, place in places.items()})
+            data = page.pdf(prefer_css_page_size=True, print_background=True, tagged=True)
+            assumed, places = places, places_in(data)
+            if places == assumed:
+                for article, tag, text in page.evaluate(WIDE):
+                    what = f"in {article}, a <{tag}> is wider than the page: {text!r}"
+                    print(f"warning: {what}", file=sys.stderr)
+                return finished(data, page.evaluate(OUTLINE), places, title, authors)
     raise Unprintable("the page numbers do not settle: a number that is put in moves what comes after it")
+
+
+def load(page: "Page", problems: list[str]) -> None:
+    """Load the document with all that it shows, and refuse it if something is missing."""
+    page.goto(f"{ORIGIN}/", wait_until="load")
+    for found in page.evaluate(READY).values():
+        problems.extend(found)
+    if problems:
+        raise Unprintable("\n  ".join(["the pages cannot be printed as they are:", *problems]))
 
 
 def places_in(data: bytes) -> dict[str, Place]:
