@@ -119,7 +119,8 @@ def trim_styles(static: Path, pages: Iterable[str], own: Iterable[Path]) -> None
     pages = list(pages)
     scripts = {static / name for page in pages for name in SCRIPT.findall(page)}
     scripts.update((static / "playground").glob("*.js"))  # which its first script loads
-    classes = classes_of(pages, (script.read_text(encoding="utf-8") for script in scripts))
+    texts = (script.read_text(encoding="utf-8") for script in scripts if script.is_file())
+    classes = classes_of(pages, texts)
     whole = {static / file.relative_to(folder) for folder in own for file in folder.rglob("*.css")}
     styles = {
         file: drop_unused_rules(file.read_text(encoding="utf-8"), classes)
