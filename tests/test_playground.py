@@ -33,6 +33,14 @@ CUT_OFF = """() => {
 }"""
 
 
+# The page draws names and problems with Math.random. Here it draws the same in every run (by the generator
+# of Park and Miller, from 1): a model that proves nine of ten problems would else fail a test now and then.
+SAME_DRAWS = """(() => {
+  let state = 1;
+  Math.random = () => (state = (state * 16807) % 2147483647) / 2147483647;
+})()"""
+
+
 @dataclass
 class Playground:
     """The page, with what one does on it in the words of a reader."""
@@ -94,6 +102,7 @@ class Playground:
 @pytest.fixture(scope="module")  # what one test has loaded, the next need not
 def context(browser: Browser) -> Iterator[BrowserContext]:
     context = browser.new_context(viewport={"width": LAPTOP, "height": 900}, reduced_motion="reduce")
+    context.add_init_script(SAME_DRAWS)
     yield context
     context.close()
 
@@ -274,7 +283,7 @@ def test_the_same_problem_under_three_sets_of_names(
         is_shown(playground, i, judged(playground, i, vocabulary))
     follows = "the query follows" if entails(problem) else "the query does not follow"
     expect(playground.panel(GOOD).locator("[data-verdict]")).to_contain_text(follows)
-    # What chapter 2 and chapter 7 claim of these two models, on one problem fixed beforehand by its seed.
+    # What chapter 2 and chapter 7 claim of these two models, on one problem fixed beforehand.
     assert judged(playground, GOOD, vocabulary).valid
     assert judged(playground, PLAIN, vocabulary).valid == (unseen == 0) or unseen == 1
 
