@@ -350,6 +350,39 @@ def test_two_names_cannot_become_one(playground: Playground) -> None:
 
 
 @pytest.mark.parametrize(
+    ("typed", "says"),
+    [
+        ("", "Type a name"),
+        ("a,b", "without “,”"),
+        (";", "without “;”"),
+        ("Anna and", "as one word: Anna_and"),
+        ("then", "another name than “then”"),
+        ("yes", "another name than “yes”"),
+        ("not", "no “not”"),
+        ("a" * 25, "at most 24 letters"),
+    ],
+)
+def test_what_cannot_be_a_name_gets_a_sentence_and_nothing_runs(
+    playground: Playground, typed: str, says: str
+) -> None:
+    playground.start()
+    before = playground.problem()
+    box = playground.page.locator("[data-names] input").nth(2)
+    box.fill(typed)
+    box.press("Tab")
+    expect(box).to_have_attribute("aria-invalid", "true")
+    expect(playground.page.locator(f"#{box.get_attribute('aria-describedby')}")).to_contain_text(says)
+    assert playground.problem() == before
+    playground.press("Whole proof")
+    expect(box).to_be_focused()
+    assert playground.words(PLAIN) == []
+    box.fill("Anna")
+    box.press("Tab")
+    playground.whole_proof()
+    assert "Anna" in playground.problem().symbols
+
+
+@pytest.mark.parametrize(
     ("label", "text", "says"),
     [
         ("Rules, one a line", "a b", "Line 1: "),
@@ -358,6 +391,7 @@ def test_two_names_cannot_become_one(playground: Playground) -> None:
         ("Rules, one a line", "\n".join(f"a{i} then a{i + 1}" for i in range(30)), "leave out"),
         ("Facts", "", "at least one fact"),
         ("Facts", "yes", "another name"),
+        ("Facts", "not a", "no “not”"),
         ("Query", "a b", "one name"),
         ("Query", "<script>", "without"),
     ],
@@ -555,7 +589,7 @@ def test_a_step_that_does_not_arrive_leaves_what_was_there(playground: Playgroun
 
 def test_another_model_can_be_put_beside(playground: Playground, manifest: dict) -> None:
     playground.start().whole_proof()
-    playground.field("Model on the left").select_option("copy")
+    playground.field("First model").select_option("copy")
     expect(playground.panel(PLAIN).locator("[data-look] select")).to_be_visible()
     expect(playground.panel(PLAIN).locator("[data-verdict] p")).to_have_count(2)
     assert "left=copy" in playground.page.url
@@ -567,7 +601,7 @@ def test_another_model_can_be_put_beside(playground: Playground, manifest: dict)
 def test_a_link_brings_back_what_was_shown(playground: Playground, manifest: dict) -> None:
     playground.start().choose_names("all unseen")
     playground.slide_to(3)
-    playground.field("Model on the left").select_option("copy")
+    playground.field("First model").select_option("copy")
     expect(playground.panel(PLAIN).locator("[data-about]")).to_contain_text("with copy")
     problem = playground.problem()
     fragment = playground.page.url.partition("#")[2]
@@ -577,7 +611,7 @@ def test_a_link_brings_back_what_was_shown(playground: Playground, manifest: dic
     expect(playground.page.get_by_text("The address holds a problem")).to_be_visible()
     playground.start(f"#{fragment}")
     assert playground.problem() == problem
-    assert playground.field("Model on the left").input_value() == "copy"
+    assert playground.field("First model").input_value() == "copy"
     step = manifest["models"][0]["checkpoints"][3]["step"]
     expect(playground.page.locator("[data-step-label]")).to_contain_text(f"{step} of")
 
@@ -658,14 +692,14 @@ def test_everything_can_be_done_by_keyboard(playground: Playground) -> None:
     tab_to(page.get_by_role("slider"))
     page.keyboard.press("ArrowLeft")
     expect(page.get_by_role("slider")).to_be_focused()
-    tab_to(playground.field("Model on the left"))
+    tab_to(playground.field("First model"))
     page.keyboard.press("Tab")
     expect(playground.panel(PLAIN).locator(".pg-word[aria-pressed=true]")).to_be_focused()
     page.keyboard.press("Tab")  # a proof is one stop, and the arrow keys walk in it
     expect(playground.panel(PLAIN).locator("summary").first).to_be_focused()
     page.keyboard.press("Enter")
     expect(playground.panel(PLAIN).locator("[data-look]")).to_be_hidden()
-    tab_to(playground.field("Model on the right"))
+    tab_to(playground.field("Second model"))
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
@@ -737,6 +771,8 @@ def test_parts_have_names_for_a_screen_reader(playground: Playground) -> None:
             .filter(each => !each.labels.length).map(each => each.outerHTML)"""
     )
     assert unnamed == []
+    playground.press("New problem")
+    expect(status).to_be_empty()  # it was about another one
 
 
 def test_the_theme_can_change_while_it_stands(playground: Playground) -> None:

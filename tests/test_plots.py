@@ -418,7 +418,7 @@ def test_a_look_over_words_colors_what_is_read_and_frames_what_is_due():
         {"seen": (words, np.array([0, 0.9, 0, 0.1]), "dax", "no")}, columns=3
     ).axes
     assert [text.get_text() for text in axes.texts] == words[:4]  # the rest is not read yet
-    assert axes.get_title(loc="left") == "seen: dax is due, the model writes no"
+    assert axes.get_title(loc="left") == "seen: dax is due, no written"
     framed = [patch.get_edgecolor()[:3] == to_rgb(plots.ORANGE) for patch in axes.patches]
     assert framed == [False, True, False, False]
     blue = [1 - patch.get_facecolor()[0] for patch in axes.patches]

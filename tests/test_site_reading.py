@@ -86,6 +86,17 @@ def test_search_finds_a_word_and_leads_to_it(page: Page, address: str) -> None:
     assert complaints.foreign == []
 
 
+def test_search_quotes_the_text_of_pages_and_knows_commands_by_name(page: Page, address: str) -> None:
+    page.goto(f"{address}search.html?q=collapse")
+    quotes = page.locator("#search-results .context")
+    expect(quotes.nth(5)).to_be_visible()
+    assert [quote for quote in quotes.all_inner_texts() if "Contents" in quote] == []
+    page.goto(f"{address}search.html?q=finetune")
+    expect(
+        page.locator("#search-results").get_by_role("link", name="unseen finetune", exact=True)
+    ).to_be_visible()
+
+
 def test_search_says_when_there_is_nothing(page: Page, address: str) -> None:
     page.goto(f"{address}search.html?q=hippopotamus")
     expect(page.locator("#search-results")).to_contain_text("did not match any documents")
@@ -237,6 +248,20 @@ def test_a_chapter_opens_from_the_disk(page: Page, site: Path) -> None:
     assert page.locator(".katex").count() > 0
     assert page.eval_on_selector("figure img", "e => e.decode().then(() => e.naturalWidth > 0)")
     assert errors == []
+
+
+def test_on_a_phone_a_figure_that_goes_on_beyond_the_edge_says_so(browser: Browser, address: str) -> None:
+    page = browser.new_page(viewport={"width": 360, "height": 800})
+    open_page(page, address + CHAPTER)
+    says = "figure => getComputedStyle(figure.querySelector('figcaption'), '::before').content"
+    goes_on = "figure => figure.scrollWidth > figure.clientWidth"
+    found = [
+        (figure.evaluate(goes_on), "sideways" in figure.evaluate(says))
+        for figure in page.locator("figure").all()
+    ]
+    assert (True, True) in found
+    assert all(beyond == said for beyond, said in found), found
+    page.close()
 
 
 def test_nothing_moves_for_who_asked_for_less_motion(page: Page, address: str) -> None:

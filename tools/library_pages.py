@@ -3,7 +3,7 @@
 A default that is a function or made by one has no text that Python could read, so autodoc would give up
 on the links of its whole signature. The value of a long constant says less than its description. And the
 checks of the exercises, which chapters name where they are used, would fill the book's index. The index
-itself is a page of the book like the others.
+itself is a page of the book like the others, and a command is found by its name.
 """
 
 import re
@@ -11,6 +11,7 @@ from typing import Any
 
 from sphinx.application import Sphinx
 from sphinx.builders.html import StandaloneHTMLBuilder
+from sphinx.environment import BuildEnvironment
 from sphinx.ext.autodoc import DataDocumenter, FunctionDocumenter
 
 LONGEST_VALUE = 100  # characters
@@ -59,10 +60,17 @@ def lead_back(app: Sphinx, page: str, template: str, context: dict[str, Any], do
         context["prev"] = {"link": app.builder.get_relative_uri(page, before), "title": title}
 
 
+def name_commands(app: Sphinx, env: BuildEnvironment) -> None:
+    """Let a search find a command by its name: sphinx-argparse gives the description as what it is called."""
+    commands = env.get_domain("commands").data["commands"]
+    commands[:] = [(name, name, *rest) for name, _, *rest in commands]
+
+
 def setup(app: Sphinx) -> dict[str, Any]:
     app.setup_extension("sphinx.ext.autodoc")
     app.add_autodocumenter(BriefDataDocumenter, override=True)
     app.add_autodocumenter(UnlistedCheckDocumenter, override=True)
     app.connect("autodoc-process-signature", readable_signature)
     app.connect("html-page-context", lead_back)
+    app.connect("env-updated", name_commands)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

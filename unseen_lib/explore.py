@@ -191,6 +191,10 @@ STYLE = """\
   .explore[data-shown] .explore-frame.now { display: block; margin: 0; }
   .explore[data-shown] .explore-frame p { display: none; }
 }
+@media (max-width: 576px) {
+  .explore label { flex-basis: 100%; }
+  .explore input { flex-basis: 8rem; }
+}
 @media print {
   .explore-choose { display: none; }
   .explore-frame { break-inside: avoid; }

@@ -86,7 +86,7 @@ def problem_graph(problem: Problem, known: Collection[Symbol] | None = None) -> 
     known = closure(problem) if known is None else known
     places = _symbol_places(problem)
     columns, rows = zip(*places.values(), strict=True)
-    figure, axes = plt.subplots(figsize=(1.75 * max(2, max(columns) + 1), 0.5 + 0.8 * (max(rows) + 1)))
+    figure, axes = plt.subplots(figsize=(1.3 * max(2, max(columns) + 1), 0.5 + 0.8 * (max(rows) + 1)))
     axes.set(xlim=(-0.5, max(columns) + 0.5), ylim=(-max(rows) - 0.6, 0.6))
     axes.axis("off")
     boxes = {}
@@ -381,15 +381,17 @@ def rows_at_a_step(
     """One moment of training: rows as points, a panel a window, and valid proofs up to this moment.
 
     ``{"features 1 and 2": {"seen": (N, 2), "unseen": (M, 2)}, …}``; all windows show what lies within
-    ``reach`` of zero, and ``curve`` is that of the whole run, so that two moments can be compared.
+    ``reach`` of zero, and ``curve`` is that of the whole run, so that two moments can be compared. With two
+    windows it fits a phone.
     """
-    figure, grid = plt.subplots(1, len(windows) + 1, figsize=(2.2 * (len(windows) + 1), 2.8), squeeze=False)
+    figure, grid = plt.subplots(1, len(windows) + 1, figsize=(1.75 * (len(windows) + 1), 2.5), squeeze=False)
     *panels, proofs = grid.flat
     for axes, (window, groups) in zip(panels, windows.items(), strict=True):
         for group, points in groups.items():
             style = {name: ROW_STYLE[group][name] for name in ("color", "marker", "label")}
             _cloud(axes, points, alpha=1.0, s=10, **style)
-        axes.set(title=window, xlim=(-reach, reach), ylim=(-reach, reach))
+        axes.set_title(window, fontsize="small")
+        axes.set(xlim=(-reach, reach), ylim=(-reach, reach))
         axes.set_box_aspect(1)
         axes.tick_params(labelleft=axes is panels[0])
     past = [entry for entry in curve if entry["step"] <= step]
@@ -398,7 +400,8 @@ def rows_at_a_step(
         look = {**ROW_STYLE[group], "marker": "", "label": None}
         proofs.plot([entry["step"] for entry in past], values, **look)
         proofs.plot([step], values[-1:], **{**ROW_STYLE[group], "label": None, "clip_on": False})
-    proofs.set(title=_words("proof_validity"), xlabel="training step")
+    proofs.set_title("valid proofs", fontsize="small")
+    proofs.set(xlabel="training step")
     proofs.set(xlim=(0, curve[-1]["step"]), ylim=(-0.04, 1.04))
     proofs.set_box_aspect(1)
     figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=2, markerscale=2)
@@ -631,7 +634,7 @@ def copy_maps(panels: Mapping[str, tuple[np.ndarray, Sequence[str], Sequence[str
 
 
 def look_over_words(
-    panels: Mapping[str, tuple[Sequence[str], np.ndarray, str, str]], columns: int = 8
+    panels: Mapping[str, tuple[Sequence[str], np.ndarray, str, str]], columns: int = 6
 ) -> Figure:
     """Where a copy attention looks at one place of a text: a panel a text, its words on a ground by weight.
 
@@ -655,7 +658,7 @@ def look_over_words(
             axes.text(column + 0.5, line + 0.5, words[index], ha="center", va="center", fontsize="small")
         axes.set(xlim=(0, columns), ylim=(-(-len(words) // columns), 0))
         axes.axis("off")
-        axes.set_title(f"{title}: {due} is due, the model writes {written}", loc="left")
+        axes.set_title(f"{title}: {due} is due, {written} written", loc="left")
     return figure
 
 

@@ -3,7 +3,7 @@
 
 (() => {
   const WIDTH = 340;
-  const HEIGHT = 170;
+  const HEIGHT = 174;
   const PLOT = { left: 34, right: 330, top: 10, bottom: 138 };
   const SHAPES = {
     seen: { dash: "", dot: (x, y, r) => svg("circle", { cx: x, cy: y, r }) },
@@ -66,7 +66,7 @@
       drawing.append(svg("text", { x: x(i), y: PLOT.bottom + 16, "text-anchor": anchor }, String(i)));
     }
     drawing.append(
-      svg("text", { x: (PLOT.left + PLOT.right) / 2, y: HEIGHT - 2, "text-anchor": "middle" }, "training step"),
+      svg("text", { x: (PLOT.left + PLOT.right) / 2, y: HEIGHT - 5, "text-anchor": "middle" }, "training step"),
       svg("line", { class: "now", x1: x(steps[now]), x2: x(steps[now]), y1: PLOT.top - 6, y2: PLOT.bottom }),
     );
     for (const { kind, values } of series) {

@@ -105,23 +105,13 @@
     }
 
     function renameOne(old, input) {
-      const name = input.value.trim();
+      const { name, error } = unseen.readName(input.value);
       const fault = form.querySelector("#pg-names-fault");
-      tell(input, fault, "");
-      if (name === old) return;
-      if (symbols().includes(name)) {
-        tell(input, fault, `${name} is in the problem already: under one name, two would become the same.`);
-        input.setAttribute("aria-describedby", fault.id);
-        return;
-      }
-      const texts = unseen.fields(unseen.rename(problem, { [old]: name }));
-      const { errors } = unseen.parse(texts, task);
-      if (errors.length || !name) {
-        tell(input, fault, name ? errors[0].message : `Type a name to stand in the place of ${old}.`);
-        input.setAttribute("aria-describedby", fault.id);
-        return;
-      }
-      take(texts, "renamed");
+      const taken = name !== old && symbols().includes(name);
+      const twice = `${name} is in the problem already: under one name, two would become the same.`;
+      tell(input, fault, error ?? (taken ? twice : ""));
+      if (error || taken) input.setAttribute("aria-describedby", fault.id);
+      else if (name !== old) take(unseen.fields(unseen.rename(problem, { [old]: name })), "renamed");
     }
 
     /** The same problem with its names drawn anew where they are not of the kind that was chosen. */
@@ -182,14 +172,12 @@
       set,
       fields,
       problem: () => problem,
-      /** Read what may have been typed a moment ago; if it is no problem, go to the first field at fault. */
+      /** Read what may have been typed a moment ago. Null if a field is at fault, and one goes to the first. */
       settle() {
         if (waiting) typed();
-        if (problem === null)
-          FIELDS.map((name) => box[name])
-            .find(isWrong)
-            ?.focus();
-        return problem;
+        const wrong = [...FIELDS.map((name) => box[name]), ...nameList.querySelectorAll("input")].find(isWrong);
+        wrong?.focus();
+        return wrong ? null : problem;
       },
     };
   };

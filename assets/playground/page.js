@@ -17,7 +17,7 @@
     ];
     const still = matchMedia("(prefers-reduced-motion: reduce)");
 
-    const panels = ["Left", "Right"].map((side, i) => {
+    const panels = ["First", "Second"].map((side, i) => {
       const copy = document.getElementById("playground-model").content.cloneNode(true);
       const section = copy.querySelector("section");
       find("models").append(copy);
@@ -83,6 +83,7 @@
       const problem = form.problem();
       const naming = problem && unseen.naming(problem, vocabulary);
       for (const panel of panels) panel.ask(problem, naming);
+      say("");
       runButton.textContent = "Run";
     }
 

@@ -18,7 +18,7 @@
     const label = section.querySelector("label");
     select.id = `pg-model-${side.toLowerCase()}`;
     label.htmlFor = select.id;
-    label.textContent = `Model on the ${side.toLowerCase()}`;
+    label.textContent = `${side} model`;
     for (const name of unseen.models.names()) select.append(new Option(unseen.models.about(name).title, name));
     select.addEventListener("change", () => onModel(select.value));
     const isWide = matchMedia("(min-width: 641px)").matches; // on a phone the proofs come first

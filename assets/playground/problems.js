@@ -78,6 +78,19 @@
     return checked(names[0]);
   }
 
+  /** A name that the reader typed by itself: {name}, or {error} in a sentence. */
+  unseen.readName = function (text) {
+    const name = text.trim().normalize("NFC");
+    try {
+      need(name, "Type a name.");
+      need(!/\s/.test(name), `Write “${name}” as one word: ${name.split(/\s+/).join("_")}.`);
+      return { name: checked(name) };
+    } catch (error) {
+      if (!(error instanceof Misfit)) throw error;
+      return { error: error.message };
+    }
+  };
+
   /** Names, keywords and commas; a stop at the end of a line is no part of a name. */
   const wordsOf = (line) =>
     line.trim().replace(/[.;]$/, "").replaceAll(",", " , ").split(/\s+/).filter(Boolean);
@@ -97,6 +110,8 @@
 
   /** The name, if it can be one. */
   function checked(name) {
+    const noNot = "Leave out “not”: these problems have no “not”. What no rule and no fact gives is false.";
+    need(!isWord(name, "not"), noNot);
     const controls = unseen.CONTROL_WORDS.map((word) => word.toLowerCase());
     const taken = isWord(name, "if", "and", ...controls, ...controls.map((word) => word.replace(":", "")));
     need(!taken, `Choose another name than “${name}”: the language of the problems needs that word.`);

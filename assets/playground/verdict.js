@@ -27,8 +27,8 @@
 
   function firstError(mistake, verdict, written) {
     const word = written[mistake.position]?.word;
-    const what = word ? `It wrote ${word}` : "The text ends";
-    return ` ${what} where ${mistake.expected} was due: ${why(mistake, verdict)}.`;
+    const what = word ? `It wrote “${word}”` : "The text ends";
+    return ` ${what} where “${mistake.expected}” was due: ${why(mistake, verdict)}.`;
   }
 
   /** The checker's own reason where it is about this mistake, and else what the mistake is called. */
