@@ -386,12 +386,14 @@ def rows_at_a_step(
     """
     figure, grid = plt.subplots(1, len(windows) + 1, figsize=(1.75 * (len(windows) + 1), 2.5), squeeze=False)
     *panels, proofs = grid.flat
+    tick = float(f"{0.7 * reach:.1g}")
+    ticks = (-tick, 0, tick)  # few, and short: they must not meet
     for axes, (window, groups) in zip(panels, windows.items(), strict=True):
         for group, points in groups.items():
             style = {name: ROW_STYLE[group][name] for name in ("color", "marker", "label")}
             _cloud(axes, points, alpha=1.0, s=10, **style)
         axes.set_title(window, fontsize="small")
-        axes.set(xlim=(-reach, reach), ylim=(-reach, reach))
+        axes.set(xlim=(-reach, reach), ylim=(-reach, reach), xticks=ticks, yticks=ticks)
         axes.set_box_aspect(1)
         axes.tick_params(labelleft=axes is panels[0])
     past = [entry for entry in curve if entry["step"] <= step]
