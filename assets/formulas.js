@@ -1,5 +1,6 @@
 // Sets the formulas that Sphinx leaves in a page as TeX, between \( and \) in a line or \[ and \] on a line of their own.
 // KaTeX is on the pages that have formulas, and only there.
+
 // Around a formula of several lines Sphinx lays a `split`, which KaTeX would set as a table of one column.
 const SPLIT = /^\s*\\begin\{split\}\s*(\\begin\{aligned\}[^]*\\end\{aligned\})\s*\\end\{split\}\s*$/;
 

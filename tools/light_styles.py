@@ -8,7 +8,7 @@ with the sheet. The book's own sheets stay whole.
 import base64
 import itertools
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
@@ -114,9 +114,8 @@ def icon_font(file: Path, icons: Iterable[int]) -> str:
 # ---- all of them ----
 
 
-def trim_styles(static: Path, pages: Iterable[str], own: Iterable[Path]) -> None:
+def trim_styles(static: Path, pages: Sequence[str], own: Iterable[Path]) -> None:
     """Trim the style sheets in `static` to what the pages use, but for those of the folders in `own`."""
-    pages = list(pages)
     scripts = {static / name for page in pages for name in SCRIPT.findall(page)}
     scripts.update((static / "playground").glob("*.js"))  # which its first script loads
     texts = (script.read_text(encoding="utf-8") for script in scripts if script.is_file())

@@ -17,11 +17,11 @@
     ];
     const still = matchMedia("(prefers-reduced-motion: reduce)");
 
-    const panels = ["First", "Second"].map((side, i) => {
+    const panels = ["First", "Second"].map((ordinal, i) => {
       const copy = document.getElementById("playground-model").content.cloneNode(true);
       const section = copy.querySelector("section");
       find("models").append(copy);
-      return unseen.modelPanel(section, side, {
+      return unseen.modelPanel(section, ordinal, {
         onModel: (name) => change({ models: wanted.models.map((old, j) => (i === j ? name : old)) }),
       });
     });

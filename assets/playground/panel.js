@@ -9,16 +9,16 @@
     unseen.look;
 
   /** Brings a copy of the template to life. `onModel(name)` hears when the reader chooses another model. */
-  unseen.modelPanel = (section, side, { onModel }) => {
+  unseen.modelPanel = (section, ordinal, { onModel }) => {
     const find = (part) => section.querySelector(`[data-${part}]`);
     const [list, verdict, lookPart, look, training] = ["proof", "verdict", "look-part", "look", "training"].map(
       find,
     );
     const select = section.querySelector("select");
     const label = section.querySelector("label");
-    select.id = `pg-model-${side.toLowerCase()}`;
+    select.id = `pg-model-${ordinal.toLowerCase()}`;
     label.htmlFor = select.id;
-    label.textContent = `${side} model`;
+    label.textContent = `${ordinal} model`;
     for (const name of unseen.models.names()) select.append(new Option(unseen.models.about(name).title, name));
     select.addEventListener("change", () => onModel(select.value));
     const isWide = matchMedia("(min-width: 641px)").matches; // on a phone the proofs come first
@@ -38,7 +38,7 @@
     function show(name, step, model) {
       shown = { name, step, model };
       select.value = name;
-      section.setAttribute("aria-label", `${side}: ${about().title}`);
+      section.setAttribute("aria-label", `${ordinal}: ${about().title}`);
       list.setAttribute("aria-label", `Proof by ${about().title}`);
       find("about").textContent = describe(about());
       if (heads !== "all" && heads >= (model.config.copy_heads ?? 0)) heads = "all";
@@ -191,7 +191,7 @@
     }
 
     function headChoice(count) {
-      const id = `pg-heads-${side.toLowerCase()}`;
+      const id = `pg-heads-${ordinal.toLowerCase()}`;
       const box = make("div", { className: "pg-heads" });
       const choice = make("select", { id });
       choice.append(new Option(`all ${count} heads, mean`, "all"));
