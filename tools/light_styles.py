@@ -103,7 +103,7 @@ def icon_font(file: Path, icons: Iterable[int]) -> str:
     options = subset.Options(flavor="woff", layout_features=[], name_IDs=[], notdef_outline=True)
     maker = subset.Subsetter(options)
     maker.populate(unicodes=icons)
-    font = TTFont(file)
+    font = TTFont(file, recalcTimestamp=False)  # the same font in every build
     maker.subset(font)
     font.flavor = "woff"
     written = BytesIO()
